@@ -1,0 +1,454 @@
+package kakutei
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/kakutei-go/kakutei/internal/coalesce"
+)
+
+const (
+	// NoRetention keeps results for ever.
+	NoRetention time.Duration = -1
+	// NoReplayMemory asks the store for every replay.
+	NoReplayMemory int64 = -1
+)
+
+// Options configures an [Engine]. The zero value is what the comments call default.
+type Options struct {
+	// Lease is how long an attempt owns its operation between two renewals.
+	// Default 30 s; between [MinLease] and [MaxLease].
+	Lease time.Duration
+	// Retention is how long results are kept at least; after it the days are
+	// dropped whole, and a key used again runs again. Default 72 h, at least an
+	// hour; [NoRetention] keeps all.
+	Retention time.Duration
+	// Deadline is how long a handler may run. Default 5 min; [NoDeadline] for none.
+	Deadline time.Duration
+	// StoreTimeout bounds one call of the store, and how long a claim is tried.
+	// Default 5 s.
+	StoreTimeout time.Duration
+	// SettleTimeout is how long an answer is held back while the store does not
+	// take it. Then it is given, marked as unrecorded. Default 10 s.
+	SettleTimeout time.Duration
+	// MaxBatch is how many operations go to the store in one call. Default 256.
+	MaxBatch int
+	// ReplayMemoryBytes bounds the results that are remembered in memory.
+	// Default 32 MiB; [NoReplayMemory] for none.
+	ReplayMemoryBytes int64
+	// Node names this process in the records. Default: host name and process id.
+	Node string
+	// Logger gets what the background work has to say. Default slog.Default().
+	Logger *slog.Logger
+	// ObserveFunc is told of every event. It is called on the path of the
+	// request and must not block.
+	ObserveFunc func(ctx context.Context, ev Event)
+}
+
+func (o Options) withDefaults() (Options, error) {
+	def(&o.Lease, 30*time.Second)
+	def(&o.Retention, 72*time.Hour)
+	def(&o.Deadline, 5*time.Minute)
+	def(&o.StoreTimeout, 5*time.Second)
+	def(&o.SettleTimeout, 10*time.Second)
+	def(&o.MaxBatch, 256)
+	def(&o.ReplayMemoryBytes, 32<<20)
+	if o.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		o.Node = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	switch {
+	case o.Lease < MinLease || o.Lease > MaxLease:
+		return o, fmt.Errorf("%w: a lease of %v; it must be between %v and %v", ErrInvalid, o.Lease, MinLease, MaxLease)
+	case o.Retention < time.Hour && o.Retention != NoRetention:
+		return o, fmt.Errorf("%w: a retention of %v; use at least an hour, or NoRetention", ErrInvalid, o.Retention)
+	case o.Deadline < 0 && o.Deadline != NoDeadline:
+		return o, fmt.Errorf("%w: a deadline of %v; use NoDeadline for none", ErrInvalid, o.Deadline)
+	case o.StoreTimeout < 0, o.SettleTimeout < 0, o.MaxBatch < 0:
+		return o, fmt.Errorf("%w: StoreTimeout, SettleTimeout and MaxBatch cannot be negative", ErrInvalid)
+	}
+	return o, nil
+}
+
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Engine runs operations once. It is made by [New], used by many goroutines, and
+// closed at the end of the process.
+type Engine struct {
+	store   Store
+	opts    Options
+	flights flights
+	leases  *leases
+	waiters *waiters
+	replays *replays // nil with NoReplayMemory
+	claims  *coalesce.Group[*claimCall, Decision]
+	settles *coalesce.Group[Settlement, error]
+
+	// life ends with Close; background counts what must end before Close returns.
+	life       context.Context
+	die        context.CancelFunc
+	background sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	running map[*Attempt]struct{}
+	idle    chan struct{} // closed when closed and nothing is running
+}
+
+// claimCall is a claim on its way; sent is when it last went to the store.
+type claimCall struct {
+	Claim
+	sent time.Time
+}
+
+// New returns an engine on store. It starts the background work: renewing
+// leases and, if the store is a [Retainer], dropping old results.
+func New(store Store, opts Options) (*Engine, error) {
+	if store == nil {
+		return nil, fmt.Errorf("%w: the store is nil", ErrInvalid)
+	}
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{store: store, opts: opts, running: make(map[*Attempt]struct{}), idle: make(chan struct{})}
+	e.life, e.die = context.WithCancel(context.Background())
+	e.leases = newLeases(store.Renew, opts.StoreTimeout)
+	e.waiters = &waiters{look: func(ids []ID) ([]Looked, error) {
+		ctx, cancel := context.WithTimeout(e.life, opts.StoreTimeout)
+		defer cancel()
+		return store.Look(ctx, ids)
+	}}
+	if opts.ReplayMemoryBytes > 0 {
+		e.replays = newReplays(opts.ReplayMemoryBytes)
+	}
+	e.claims = coalesce.New(opts.MaxBatch, e.sendClaims)
+	e.settles = coalesce.New(opts.MaxBatch, func(s []Settlement) ([]error, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), opts.StoreTimeout)
+		defer cancel()
+		return store.Settle(ctx, s)
+	})
+	e.goBackground(func() { e.leases.loop(e.life) })
+	if r, ok := store.(Retainer); ok && opts.Retention > 0 {
+		e.goBackground(func() { e.retain(r) })
+	}
+	return e, nil
+}
+
+func (e *Engine) goBackground(f func()) {
+	e.background.Add(1)
+	go func() {
+		defer e.background.Done()
+		f()
+	}()
+}
+
+func (e *Engine) sendClaims(calls []*claimCall) ([]Decision, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), e.opts.StoreTimeout)
+	defer cancel()
+	claims := make([]Claim, len(calls))
+	now := time.Now()
+	for i, c := range calls {
+		c.sent = now
+		claims[i] = c.Claim
+	}
+	return e.store.Claim(ctx, claims)
+}
+
+// Close refuses new operations and waits for the running ones. When ctx ends
+// first, their contexts are cancelled with cause [ErrClosed] and they get two
+// more seconds to end; what still runs then keeps its lease until it expires,
+// and an error says how many those are. The store is left open.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	if !e.closed {
+		e.closed = true
+		if len(e.running) == 0 {
+			close(e.idle)
+		}
+	}
+	e.mu.Unlock()
+
+	select {
+	case <-e.idle:
+	case <-ctx.Done():
+		e.mu.Lock()
+		for a := range e.running {
+			a.cancel(ErrClosed)
+		}
+		e.mu.Unlock()
+		select {
+		case <-e.idle:
+		case <-time.After(2 * time.Second):
+		}
+	}
+	e.die()
+	e.background.Wait()
+	e.leases.stop()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := len(e.running); n > 0 {
+		return fmt.Errorf("%d operations were still running when the engine closed; their leases run out by themselves", n)
+	}
+	return nil
+}
+
+// enter counts a as running, unless the engine is closed.
+func (e *Engine) enter(a *Attempt) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.running[a] = struct{}{}
+	return true
+}
+
+func (e *Engine) leave(a *Attempt) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.running, a)
+	if e.closed && len(e.running) == 0 {
+		select {
+		case <-e.idle:
+		default:
+			close(e.idle)
+		}
+	}
+}
+
+// Run runs fn once for op, or finds out why it need not or must not run.
+//
+// If fn ran in this call and its ending stands, Run returns an [Answer] that is
+// not Replayed. If the operation is settled already, the answer is Replayed. Else
+// the error is an [*Error] of kind [ErrInFlight], [ErrMismatch], [ErrUncertain],
+// [ErrNotRetained], [ErrLeaseLost] (fn ran, but another attempt took over and
+// has no answer yet), [ErrUnavailable], [ErrCorrupt], [ErrNested], [ErrInvalid]
+// or [ErrClosed]. With every error but [ErrLeaseLost] and, under
+// [Transactional], [ErrUnavailable], fn did not run; under [Transactional]
+// nothing it did was kept.
+//
+// fn is given a context that carries the [Attempt]. Under [Transactional] it may
+// be called several times, one after the other, when the database refuses the
+// transaction. A panic of fn passes through, after the attempt has ended as
+// [FinalityUnknown]; so does runtime.Goexit. If ctx ends while Run claims or
+// waits, Run returns its cause and fn does not run.
+func (e *Engine) Run(ctx context.Context, op Operation, p Policy, fn func(ctx context.Context) Ending) (Answer, error) {
+	if err := e.check(ctx, op, &p); err != nil {
+		return Answer{}, err
+	}
+	wait, stop := context.WithTimeout(ctx, p.Wait)
+	defer stop()
+	for {
+		f, d, err := e.obtain(ctx, op, p)
+		if err != nil {
+			return Answer{}, e.refuse(ctx, op, Decision{}, err)
+		}
+		switch {
+		case d.Outcome == Acquired:
+			return e.runAttempt(ctx, f, fn)
+		case d.Outcome == Replay:
+			return e.replay(ctx, op, d)
+		case d.Outcome == InFlight && p.Wait > 0 && wait.Err() == nil:
+			if settled := e.await(wait, op.ID(), f, d); settled != nil {
+				return e.replay(ctx, op, *settled)
+			}
+			if err := context.Cause(ctx); err != nil {
+				return Answer{}, err
+			}
+		default:
+			return Answer{}, e.refuse(ctx, op, d, nil)
+		}
+	}
+}
+
+// check refuses what can never work, before anything is asked of the store.
+func (e *Engine) check(ctx context.Context, op Operation, p *Policy) error {
+	fail := func(kind, cause error) error { return &Error{Kind: kind, ID: op.ID(), Cause: cause} }
+	if err := op.Validate(); err != nil {
+		return fail(ErrInvalid, err)
+	}
+	if err := e.CheckPolicy(*p); err != nil {
+		return fail(ErrInvalid, err)
+	}
+	def(&p.Lease, e.opts.Lease)
+	def(&p.Deadline, e.opts.Deadline)
+	if outer := FromContext(ctx); outer != nil && outer.engine.store == e.store && outer.exclusive() {
+		return fail(ErrNested, nil)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return fail(ErrClosed, nil)
+	}
+	return nil
+}
+
+// CheckPolicy reports, as an [ErrInvalid], a policy that this engine cannot
+// work by, so that a route with a wrong one fails at start.
+func (e *Engine) CheckPolicy(p Policy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if _, ok := e.store.(Transactor); p.Recovery == Transactional && !ok {
+		return fmt.Errorf("%w: the recovery is transactional, but the store %T has no transactions", ErrInvalid, e.store)
+	}
+	return nil
+}
+
+// obtain returns the decision for op: from memory, from a caller that asks
+// already, or from the store. f is the flight it comes from, nil for memory.
+func (e *Engine) obtain(ctx context.Context, op Operation, p Policy) (*flight, Decision, error) {
+	for {
+		if e.replays != nil {
+			if rec, ok := e.replays.find(op.ID()); ok {
+				if d, _ := Decide(rec, Claim{Operation: op}); d.Err == nil {
+					return nil, d, nil
+				}
+			}
+		}
+		f, leader := e.flights.join(op)
+		if leader {
+			d, err := e.lead(ctx, f, op, p)
+			return f, d, err
+		}
+		select {
+		case <-f.decided:
+		case <-ctx.Done():
+			return nil, Decision{}, context.Cause(ctx)
+		}
+		if d, err, again := f.share(op); !again {
+			return f, d, err
+		}
+	}
+}
+
+// lead asks the store for all who joined the flight.
+func (e *Engine) lead(ctx context.Context, f *flight, op Operation, p Policy) (Decision, error) {
+	call := &claimCall{Claim: Claim{Operation: op, Owner: newOwner(), Lease: p.Lease, Recovery: p.Recovery, Node: e.opts.Node}}
+	d, err := e.claim(ctx, call)
+	if err == nil && d.Outcome == Acquired {
+		f.attempt = e.newAttempt(ctx, call, d, p)
+	}
+	e.flights.decide(f, d, err, err != nil && ctx.Err() != nil)
+	if err == nil && d.Outcome == Replay && e.replays != nil {
+		e.replays.add(op, d.Attempt, d.Result)
+	}
+	return d, err
+}
+
+// claim asks the store, again and again within the store's time if it does not
+// answer: a claim sent again finds its own record.
+func (e *Engine) claim(ctx context.Context, call *claimCall) (Decision, error) {
+	deadline := time.Now().Add(e.opts.StoreTimeout)
+	for try := 0; ; try++ {
+		d, err := e.claims.Do(ctx, call, func(d Decision, err error) { e.handBack(call, d, err) })
+		if err == nil {
+			err = d.Err
+		}
+		switch {
+		case err == nil:
+			return d, nil
+		case ctx.Err() != nil:
+			return Decision{}, context.Cause(ctx)
+		case errors.Is(err, ErrCorrupt), errors.Is(err, ErrInvalid):
+			return Decision{}, err
+		}
+		if pause := backoff(try); time.Now().Add(pause).After(deadline) || !sleep(ctx, pause) {
+			// The last try may have been committed all the same.
+			e.handBack(call, Decision{}, err)
+			return Decision{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+	}
+}
+
+// handBack fails an attempt whose caller left before it started, so that the
+// key is free at once. If the store does not answer, the lease runs out.
+func (e *Engine) handBack(call *claimCall, d Decision, err error) {
+	if err == nil && (d.Err != nil || d.Outcome != Acquired) {
+		return
+	}
+	go func() { // whoever calls must not wait for another batch
+		ctx, cancel := context.WithTimeout(e.life, e.opts.StoreTimeout)
+		defer cancel()
+		attempt := d.Attempt
+		if err != nil { // the claim may have been committed all the same
+			looked, err := e.store.Look(ctx, []ID{call.ID()})
+			if err != nil || looked[0].Err != nil || looked[0].Record.Owner != call.Owner {
+				return
+			}
+			attempt = looked[0].Record.Attempt
+		}
+		ref := Ref{ID: call.ID(), Owner: call.Owner, Attempt: attempt}
+		//nolint:errcheck // best effort: the lease runs out by itself
+		e.settles.Do(ctx, Settlement{Ref: ref, Status: StatusFailed}, nil)
+	}()
+}
+
+// await waits until the attempt in flight may have ended, or ctx has. It returns
+// the answer if the attempt ran in this process and was recorded.
+func (e *Engine) await(ctx context.Context, id ID, f *flight, d Decision) *Decision {
+	if f == nil || f.attempt == nil {
+		e.waiters.until(ctx, id, d.Attempt)
+		return nil
+	}
+	select {
+	case <-f.done:
+		return f.settled
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// replay answers from the record.
+func (e *Engine) replay(ctx context.Context, op Operation, d Decision) (Answer, error) {
+	e.observe(ctx, Event{Kind: EventReplay, ID: op.ID(), Attempt: d.Attempt})
+	if d.Result.Omitted != "" {
+		return Answer{}, &Error{Kind: ErrNotRetained, ID: op.ID(), Cause: errors.New(d.Result.Omitted)}
+	}
+	return Answer{Replayed: true, Result: d.Result, Attempt: d.Attempt}, nil
+}
+
+// refuse turns a decision against running, or a failure to decide, into an error.
+func (e *Engine) refuse(ctx context.Context, op Operation, d Decision, err error) error {
+	out := &Error{ID: op.ID(), Cause: err}
+	ev := Event{ID: op.ID(), Attempt: d.Attempt, Err: err}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, ErrCorrupt):
+		out.Kind, ev.Kind = ErrCorrupt, EventCorrupt
+	case errors.Is(err, ErrInvalid):
+		out.Kind, ev.Kind = ErrInvalid, EventUnavailable
+	case err != nil:
+		out.Kind, ev.Kind, out.RetryAfter = ErrUnavailable, EventUnavailable, time.Second
+	case d.Outcome == Mismatch:
+		out.Kind, ev.Kind = ErrMismatch, EventMismatch
+	case d.Outcome == Uncertain:
+		out.Kind, ev.Kind = ErrUncertain, EventUncertain
+	default:
+		out.Kind, ev.Kind, out.RetryAfter = ErrInFlight, EventInFlight, d.Left
+	}
+	e.observe(ctx, ev)
+	return out
+}
+
+// newOwner returns a token that no other claim has.
+func newOwner() string { return rand.Text() }

@@ -1,0 +1,93 @@
+package kakutei
+
+import (
+	"sync"
+	"time"
+)
+
+// flights settles duplicates inside the process: of all callers with one ID, one
+// (the leader) asks the store, and the others share what it learns.
+type flights struct {
+	mu   sync.Mutex
+	byID map[ID]*flight
+}
+
+// flight is one claim and, if it is acquired, the attempt that follows.
+type flight struct {
+	op Operation
+
+	// decided is closed when decision and err are set.
+	decided  chan struct{}
+	decision Decision
+	err      error
+	// abandoned tells that the leader left before the store answered, so that
+	// err says nothing about the operation.
+	abandoned bool
+
+	// done is closed when nothing runs under this flight any more.
+	done chan struct{}
+	// settled holds the answer, if the attempt was recorded as succeeded.
+	settled *Decision
+
+	// attempt is what runs under the flight; nil unless the leader acquired it.
+	attempt *Attempt
+}
+
+// join returns the flight of op's ID, and whether the caller is its leader.
+func (fs *flights) join(op Operation) (f *flight, leader bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f, ok := fs.byID[op.ID()]; ok {
+		return f, false
+	}
+	if fs.byID == nil {
+		fs.byID = make(map[ID]*flight)
+	}
+	f = &flight{op: op, decided: make(chan struct{}), done: make(chan struct{})}
+	fs.byID[op.ID()] = f
+	return f, true
+}
+
+// decide publishes what the leader learned. A flight that acquired nothing is over.
+func (fs *flights) decide(f *flight, d Decision, err error, abandoned bool) {
+	f.decision, f.err, f.abandoned = d, err, abandoned
+	close(f.decided)
+	if err != nil || d.Outcome != Acquired {
+		fs.end(f, nil)
+	}
+}
+
+// end takes the flight out and wakes who waits for it.
+func (fs *flights) end(f *flight, settled *Decision) {
+	f.settled = settled
+	fs.mu.Lock()
+	delete(fs.byID, f.op.ID())
+	fs.mu.Unlock()
+	close(f.done)
+}
+
+// share returns what a decided flight means for another caller with the same ID;
+// again tells that it must ask for itself.
+func (f *flight) share(op Operation) (d Decision, err error, again bool) { //nolint:revive // the flag qualifies the pair before it
+	if f.abandoned {
+		return Decision{}, nil, true
+	}
+	if f.attempt != nil {
+		select {
+		case <-f.done: // over meanwhile: the store knows how
+			return Decision{}, nil, true
+		default:
+		}
+	}
+	if op.Fingerprint == f.op.Fingerprint {
+		d := f.decision
+		if d.Outcome == Acquired { // by the leader, so in flight for everybody else
+			d = Decision{Outcome: InFlight, Attempt: d.Attempt, Left: f.attempt.held.left(time.Now())}
+		}
+		return d, f.err, false
+	}
+	if f.err != nil || f.decision.Outcome == Mismatch {
+		return Decision{}, nil, true // the record is not the leader's; it may be op's
+	}
+	return Decision{Outcome: Mismatch, Attempt: f.decision.Attempt}, nil, false
+}
