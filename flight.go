@@ -87,7 +87,8 @@ func (f *flight) share(op Operation) (d Decision, err error, again bool) { //nol
 		return d, f.err, false
 	}
 	if f.err != nil || f.decision.Outcome == Mismatch {
-		return Decision{}, nil, true // the record is not the leader's; it may be op's
+		//nolint:nilerr // the error is the leader's; the record may be op's
+		return Decision{}, nil, true
 	}
 	return Decision{Outcome: Mismatch, Attempt: f.decision.Attempt}, nil, false
 }

@@ -1,0 +1,115 @@
+package sqlitestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kakutei-go/kakutei"
+)
+
+// Claim implements [kakutei.Store]. Claims that come to nothing (replays,
+// conflicts) are answered by readers and wait for no writer.
+func (s *Store) Claim(ctx context.Context, claims []kakutei.Claim) ([]kakutei.Decision, error) {
+	out := make([]kakutei.Decision, len(claims))
+	var writing []int
+	for i, c := range claims {
+		if err := validate(c); err != nil {
+			out[i].Err = err
+			continue
+		}
+		rec, err := scanRecord(s.record.QueryRowContext(ctx, c.Scope, c.Key))
+		if err != nil && !errors.Is(err, kakutei.ErrCorrupt) {
+			return nil, fmt.Errorf("sqlite: claim: %w", err)
+		}
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		d, change := kakutei.Decide(rec, c)
+		if change == kakutei.ChangeNone {
+			out[i] = d
+			continue
+		}
+		writing = append(writing, i)
+	}
+	if len(writing) == 0 {
+		return out, nil
+	}
+	err := s.do(ctx, func(ctx context.Context, tx *group) error {
+		for _, i := range writing {
+			d, err := tx.claim(ctx, claims[i])
+			if err != nil {
+				return err
+			}
+			out[i] = d
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: claim: %w", err)
+	}
+	return out, nil
+}
+
+func validate(c kakutei.Claim) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if c.Owner == "" || c.Lease < time.Millisecond || c.Lease > kakutei.MaxLease {
+		return fmt.Errorf("%w: a claim needs an owner and a lease between 1ms and %v", kakutei.ErrInvalid, kakutei.MaxLease)
+	}
+	return nil
+}
+
+// claim decides one claim and writes what the decision asks for. The
+// transaction has the file to itself, so the decision cannot be overtaken.
+func (tx *group) claim(ctx context.Context, c kakutei.Claim) (kakutei.Decision, error) {
+	st := &tx.s.writes
+	rec, err := scanRecord(tx.StmtContext(ctx, st.record).QueryRowContext(ctx, c.Scope, c.Key))
+	if errors.Is(err, kakutei.ErrCorrupt) {
+		return kakutei.Decision{Err: err}, nil
+	}
+	if err != nil {
+		return kakutei.Decision{}, err
+	}
+	d, change := kakutei.Decide(rec, c)
+	until := tx.now + c.Lease.Milliseconds()
+	switch change {
+	case kakutei.ChangeInsert:
+		_, err = tx.StmtContext(ctx, st.insert).ExecContext(ctx, c.Scope, c.Key, c.Method, c.Path, c.Fingerprint.Bytes(),
+			c.Owner, c.Node, c.Actor, c.TraceID, tx.now, until)
+	case kakutei.ChangeTake:
+		_, err = tx.StmtContext(ctx, st.take).ExecContext(ctx, c.Scope, c.Key, d.Attempt, c.Owner, c.Node, c.Actor, c.TraceID,
+			tx.now, until, rec.Owner, rec.Attempt)
+	case kakutei.ChangeHold:
+		_, err = tx.StmtContext(ctx, st.hold).ExecContext(ctx, c.Scope, c.Key, rec.Owner, rec.Attempt, tx.now)
+	}
+	return d, err
+}
+
+// Renew implements [kakutei.Store].
+func (s *Store) Renew(ctx context.Context, renewals []kakutei.Renewal) ([]error, error) {
+	out := make([]error, len(renewals))
+	err := s.do(ctx, func(ctx context.Context, tx *group) error {
+		for i, r := range renewals {
+			if r.Lease < time.Millisecond || r.Lease > kakutei.MaxLease {
+				out[i] = fmt.Errorf("%w: a lease of %v", kakutei.ErrInvalid, r.Lease)
+				continue
+			}
+			n, err := tx.exec(ctx, tx.s.writes.renew, r.Scope, r.Key, r.Owner, r.Attempt, tx.now, tx.now+r.Lease.Milliseconds())
+			if err != nil {
+				return err
+			}
+			if out[i] = nil; n == 0 {
+				out[i] = kakutei.ErrLeaseLost
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: renew: %w", err)
+	}
+	return out, nil
+}
