@@ -55,19 +55,27 @@ func (op Operation) ID() ID { return ID{Scope: op.Scope, Key: op.Key} }
 
 // Validate reports what makes the operation unusable, as an [ErrInvalid].
 func (op Operation) Validate() error {
-	switch {
-	case op.Scope == "":
-		return fmt.Errorf("%w: the scope is empty: every key belongs to a tenant; a service without tenants uses one constant scope", ErrInvalid)
-	case len(op.Scope) > MaxScopeBytes:
-		return fmt.Errorf("%w: the scope has %d bytes, at most %d are allowed", ErrInvalid, len(op.Scope), MaxScopeBytes)
-	case !utf8.ValidString(op.Scope) || hasControl(op.Scope):
-		return fmt.Errorf("%w: the scope is not UTF-8 text without control characters", ErrInvalid)
+	if err := ValidateScope(op.Scope); err != nil {
+		return err
 	}
 	if err := ValidateKey(op.Key); err != nil {
 		return err
 	}
 	if op.Fingerprint.Version == 0 {
 		return fmt.Errorf("%w: the fingerprint is missing: without it the same key with another request cannot be told apart; make one with FingerprintOf or Request.Fingerprint", ErrInvalid)
+	}
+	return nil
+}
+
+// ValidateScope reports what is wrong with a scope, as an [ErrInvalid].
+func ValidateScope(scope string) error {
+	switch {
+	case scope == "":
+		return fmt.Errorf("%w: the scope is empty: every key belongs to a tenant; a service without tenants uses one constant scope", ErrInvalid)
+	case len(scope) > MaxScopeBytes:
+		return fmt.Errorf("%w: the scope has %d bytes, at most %d are allowed", ErrInvalid, len(scope), MaxScopeBytes)
+	case !utf8.ValidString(scope) || hasControl(scope):
+		return fmt.Errorf("%w: the scope is not UTF-8 text without control characters", ErrInvalid)
 	}
 	return nil
 }

@@ -70,11 +70,14 @@ func (m *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	scope, err := m.scope(r)
+	if err == nil {
+		err = kakutei.ValidateScope(scope)
+	}
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
 		m.refuse(w, r, problemUnauthenticated, err)
 		return
-	case err != nil, scope == "":
+	case err != nil:
 		m.refuse(w, r, problemScope, err)
 		return
 	}
@@ -192,7 +195,15 @@ func (m *handler) serve(w http.ResponseWriter, r *http.Request, op kakutei.Opera
 
 func (m *handler) replay(w http.ResponseWriter, r *http.Request, op kakutei.Operation, answer kakutei.Answer) {
 	if m.opts.AuthorizeReplayFunc != nil {
-		if err := m.opts.AuthorizeReplayFunc(r); err != nil {
+		err := m.opts.AuthorizeReplayFunc(r)
+		switch {
+		case errors.Is(err, kakutei.ErrUnavailable):
+			m.opts.ErrorFunc(w, r, problemOf(err))
+			return
+		case errors.Is(err, ErrUnauthenticated):
+			m.refuse(w, r, problemUnauthenticated, err)
+			return
+		case err != nil:
 			m.refuse(w, r, problemForbidden, err)
 			return
 		}

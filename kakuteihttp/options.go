@@ -69,7 +69,8 @@ type Options struct {
 	// ActorFunc names who made the call, for the audit trail. Default: nobody.
 	ActorFunc func(r *http.Request) string
 	// AuthorizeReplayFunc is asked before a recorded answer is given; an error
-	// refuses it with 403. Handlers check rights when they run, and a replay
+	// refuses it with 403, [ErrUnauthenticated] with 401, and
+	// [kakutei.ErrUnavailable] with 503. Handlers check rights when they run, and a replay
 	// runs no handler: set it where a right can be withdrawn in between and the
 	// answer is worth protecting from its own former owner. Default: allow.
 	AuthorizeReplayFunc func(r *http.Request) error

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"modernc.org/sqlite"
+)
+
+const (
+	exitDone  = 0
+	exitNo    = 1 // the answer is no, or the work failed
+	exitUsage = 2
+)
+
+// errUsage marks errors of how the program was called.
+var errUsage = errors.New("usage")
+
+// usagef returns an error of usage.
+func usagef(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{errUsage}, args...)...)
+}
+
+// errNo ends the program with exitNo when the output has said why already.
+var errNo = errors.New("no")
+
+// program is what the commands share.
+type program struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	getenv func(string) string
+}
+
+// run is the whole program, for main and for tests. It returns the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	// SQLite as Linux distributions build it: the same durability, half the wait.
+	_, _ = sqlite.Fdatasync(true) // where there is no fdatasync, fsync remains
+
+	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
+	root := &cobra.Command{
+		Use:           "kakutei",
+		Short:         "Idempotency keys for any HTTP API: an operation runs once, however often it is sent",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%v; see %q", err, cmd.CommandPath()+" --help")
+	})
+	root.AddCommand(p.proxyCommand())
+	ran := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
+
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errNo):
+		return exitNo
+	case errors.Is(err, errUsage) || !ran: // cobra refuses unknown commands and arguments before anything runs
+		fmt.Fprintln(stderr, "kakutei:", trimUsage(err))
+		return exitUsage
+	}
+	fmt.Fprintln(stderr, "kakutei:", err)
+	return exitNo
+}
+
+func trimUsage(err error) string {
+	const prefix = "usage: "
+	if s := err.Error(); len(s) > len(prefix) && s[:len(prefix)] == prefix {
+		return s[len(prefix):]
+	}
+	return err.Error()
+}

@@ -1,0 +1,40 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+
+	"github.com/kakutei-go/kakutei"
+)
+
+// errNotSent: no connection was had, so no byte of the request has left.
+var errNotSent = errors.New("the request was not sent")
+
+// once sends a protected request at most once. net/http would send one with an
+// Idempotency-Key and without a body again by itself when a reused connection
+// breaks; whether that is right is for the route's recovery to say.
+type once struct{ base http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (t once) RoundTrip(r *http.Request) (*http.Response, error) {
+	var connected atomic.Bool
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
+	if kakutei.FromContext(r.Context()) != nil && (r.Body == nil || r.Body == http.NoBody) {
+		// A body that is empty, but not known to be, is not sent again.
+		r.Body = io.NopCloser(eof{})
+	}
+	resp, err := t.base.RoundTrip(r)
+	if err != nil && !connected.Load() {
+		return nil, fmt.Errorf("%w: %w", errNotSent, err)
+	}
+	return resp, err
+}
+
+type eof struct{}
+
+func (eof) Read([]byte) (int, error) { return 0, io.EOF }
