@@ -46,6 +46,9 @@ func (a *Attempt) ID() ID { return a.op.ID() }
 // highest number it saw can refuse a lower one.
 func (a *Attempt) Number() int64 { return a.ref.Attempt }
 
+// Ref returns what fences the attempt's writes, for use with a store.
+func (a *Attempt) Ref() Ref { return a.ref }
+
 // NoEffect tells the engine that this attempt certainly did nothing, whatever
 // its answer says: the operation may run again, under every recovery.
 func (a *Attempt) NoEffect() { a.noEffect.Store(true) }

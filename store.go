@@ -19,6 +19,12 @@ type Claim struct {
 	Node string
 }
 
+// Millis returns a lease in whole milliseconds, rounded up, for databases that
+// store times so.
+func Millis(lease time.Duration) int64 {
+	return int64((lease + time.Millisecond - 1) / time.Millisecond)
+}
+
 // Ref names one attempt: the operation, and who holds it under which number.
 // A write that carries a Ref is fenced by it.
 type Ref struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/kakutei-go/kakutei"
 )
@@ -57,8 +56,8 @@ func validate(c kakutei.Claim) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	if c.Owner == "" || c.Lease < time.Millisecond || c.Lease > kakutei.MaxLease {
-		return fmt.Errorf("%w: a claim needs an owner and a lease between 1ms and %v", kakutei.ErrInvalid, kakutei.MaxLease)
+	if c.Owner == "" || c.Lease <= 0 || c.Lease > kakutei.MaxLease {
+		return fmt.Errorf("%w: a claim needs an owner and a lease above zero and at most %v", kakutei.ErrInvalid, kakutei.MaxLease)
 	}
 	return nil
 }
@@ -75,7 +74,7 @@ func (tx *group) claim(ctx context.Context, c kakutei.Claim) (kakutei.Decision, 
 		return kakutei.Decision{}, err
 	}
 	d, change := kakutei.Decide(rec, c)
-	until := tx.now + c.Lease.Milliseconds()
+	until := tx.now + kakutei.Millis(c.Lease)
 	switch change {
 	case kakutei.ChangeInsert:
 		_, err = tx.StmtContext(ctx, st.insert).ExecContext(ctx, c.Scope, c.Key, c.Method, c.Path, c.Fingerprint.Bytes(),
@@ -94,11 +93,11 @@ func (s *Store) Renew(ctx context.Context, renewals []kakutei.Renewal) ([]error,
 	out := make([]error, len(renewals))
 	err := s.do(ctx, func(ctx context.Context, tx *group) error {
 		for i, r := range renewals {
-			if r.Lease < time.Millisecond || r.Lease > kakutei.MaxLease {
+			if r.Lease <= 0 || r.Lease > kakutei.MaxLease {
 				out[i] = fmt.Errorf("%w: a lease of %v", kakutei.ErrInvalid, r.Lease)
 				continue
 			}
-			n, err := tx.exec(ctx, tx.s.writes.renew, r.Scope, r.Key, r.Owner, r.Attempt, tx.now, tx.now+r.Lease.Milliseconds())
+			n, err := tx.exec(ctx, tx.s.writes.renew, r.Scope, r.Key, r.Owner, r.Attempt, tx.now, tx.now+kakutei.Millis(r.Lease))
 			if err != nil {
 				return err
 			}

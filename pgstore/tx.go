@@ -1,0 +1,231 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/kakutei-go/kakutei"
+)
+
+// handlerTx is the transaction of a handler, by either door.
+type handlerTx interface {
+	run(ctx context.Context, stmts []statement) error
+	commit(ctx context.Context) error
+	rollback(ctx context.Context) error
+}
+
+type pgxTx struct{ pgx.Tx }
+
+func (t pgxTx) run(ctx context.Context, stmts []statement) error {
+	for _, st := range stmts {
+		found, err := t.Query(ctx, st.query, st.args...)
+		if err != nil {
+			return err
+		}
+		for found.Next() {
+			if st.scan != nil {
+				if err := st.scan(found); err != nil {
+					found.Close()
+					return err
+				}
+			}
+		}
+		found.Close()
+		if err := found.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t pgxTx) commit(ctx context.Context) error   { return t.Commit(ctx) }
+func (t pgxTx) rollback(ctx context.Context) error { return t.Rollback(ctx) }
+
+type sqlTx struct{ *sql.Tx }
+
+func (t sqlTx) run(ctx context.Context, stmts []statement) error {
+	for _, st := range stmts {
+		if err := querySQL(ctx, t.Tx, st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t sqlTx) commit(context.Context) error   { return t.Commit() }
+func (t sqlTx) rollback(context.Context) error { return t.Rollback() }
+
+// transaction is one run of a transactional attempt. The database transaction is
+// opened when the handler first asks for it, at the isolation level that the
+// role or the database has by default.
+type transaction struct {
+	s   *Store
+	ctx context.Context // of the attempt
+	ref kakutei.Ref
+
+	mu       sync.Mutex
+	tx       handlerTx
+	over     bool
+	conflict bool
+}
+
+type txKey struct{}
+
+// Tx returns the transaction of the attempt that ctx belongs to, for a store
+// made by [New]; the first call opens it. What is written through it is
+// committed together with the recorded result, or not at all. Committing or
+// rolling it back by hand is an error.
+//
+// When the database refuses the transaction (serialization failure, deadlock),
+// the handler is run again with a new one, within its deadline.
+func Tx(ctx context.Context) (pgx.Tx, error) {
+	t, tx, err := opened[pgxTx](ctx, "TxDB")
+	if err != nil {
+		return nil, err
+	}
+	return watchedTx{Tx: tx.Tx, note: t.note}, nil
+}
+
+// TxDB is [Tx] for a store made by [NewDB].
+func TxDB(ctx context.Context) (*sql.Tx, error) {
+	_, tx, err := opened[sqlTx](ctx, "Tx")
+	return tx.Tx, err
+}
+
+// opened returns the transaction of ctx and its database transaction, which must
+// be of the door T.
+func opened[T handlerTx](ctx context.Context, other string) (t *transaction, tx T, err error) {
+	t, _ = ctx.Value(txKey{}).(*transaction)
+	if t == nil {
+		return nil, tx, errors.New("pgstore: there is no transaction here: it is for handlers whose route has Recovery: kakutei.Transactional and an engine on pgstore")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return nil, tx, errors.New("pgstore: the attempt has ended, and its transaction with it")
+	}
+	if t.tx == nil {
+		if t.tx, err = t.s.door.begin(t.ctx); err != nil {
+			return nil, tx, fmt.Errorf("pgstore: begin: %w", err)
+		}
+	}
+	tx, ok := t.tx.(T)
+	if !ok {
+		return nil, tx, fmt.Errorf("pgstore: the store has the other door; use %s", other)
+	}
+	return t, tx, nil
+}
+
+// note remembers that the database refused a statement of the handler for the
+// sake of another transaction.
+func (t *transaction) note(err error) {
+	if isConflict(err) {
+		t.mu.Lock()
+		t.conflict = true
+		t.mu.Unlock()
+	}
+}
+
+// Begin implements [kakutei.Transactor].
+func (s *Store) Begin(ctx context.Context, ref kakutei.Ref) (kakutei.Transaction, error) {
+	return &transaction{s: s, ctx: ctx, ref: ref}, nil
+}
+
+// Context implements [kakutei.Transaction].
+func (t *transaction) Context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, txKey{}, t)
+}
+
+// Commit implements [kakutei.Transaction].
+func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	if t.tx == nil { // nothing was written: settle with everybody else's
+		errs, err := t.s.Settle(ctx, []kakutei.Settlement{x})
+		if err == nil {
+			err = errs[0]
+		}
+		return err
+	}
+	err := t.s.settleIn(ctx, t.tx, x)
+	if err == nil {
+		if err = t.tx.commit(ctx); err != nil {
+			err = fmt.Errorf("commit: %w", err)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	switch {
+	case sqlState(err) == codeFailedTransaction && x.Result.Code >= 400:
+		// A statement of the handler failed, and the handler answered accordingly.
+		// The answer stands, without what was written before the failure.
+		rollback(t.tx)
+		errs, err := t.s.Settle(ctx, []kakutei.Settlement{x})
+		if err == nil {
+			err = errs[0]
+		}
+		return err
+	case sqlState(err) == codeFailedTransaction:
+		rollback(t.tx)
+		return errors.New("pgstore: the handler answered with success although a statement of its transaction had failed; nothing was kept")
+	case sqlState(err) == codeNoPartition:
+		rollback(t.tx)
+		if made := t.s.makePartitions(ctx); made != nil {
+			return fmt.Errorf("pgstore: %w", made)
+		}
+		return fmt.Errorf("%w: %w", kakutei.ErrConflict, errNoPartition)
+	case isConflict(err):
+		return fmt.Errorf("%w: %w", kakutei.ErrConflict, err)
+	}
+	return fmt.Errorf("pgstore: settle: %w", err)
+}
+
+// settleIn settles an attempt within a transaction.
+func (s *Store) settleIn(ctx context.Context, tx handlerTx, x kakutei.Settlement) error {
+	refused, settled := make([]error, 1), make([]bool, 1)
+	stmts := s.settleStatements([]kakutei.Settlement{x}, refused, settled)
+	if refused[0] != nil {
+		return refused[0]
+	}
+	if err := tx.run(ctx, stmts); err != nil {
+		return err
+	}
+	if !settled[0] {
+		return kakutei.ErrLeaseLost
+	}
+	return nil
+}
+
+func rollback(tx handlerTx) {
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	_ = tx.rollback(ctx) // after a commit there is nothing to do; else the connection is dropped
+}
+
+// Rollback implements [kakutei.Transaction].
+func (t *transaction) Rollback() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	if t.tx != nil {
+		rollback(t.tx)
+	}
+	return nil
+}
+
+// Exclusive implements [kakutei.Transaction]: PostgreSQL has many writers.
+func (t *transaction) Exclusive() bool { return false }
+
+// Conflicted implements [kakutei.Transaction].
+func (t *transaction) Conflicted() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.conflict
+}
