@@ -21,7 +21,7 @@ func (s *Store) CompleteTx(ctx context.Context, tx pgx.Tx, ref kakutei.Ref, resu
 
 // CompleteTxDB is [Store.CompleteTx] for database/sql.
 func (s *Store) CompleteTxDB(ctx context.Context, tx *sql.Tx, ref kakutei.Ref, result kakutei.Result) error {
-	return s.completeIn(ctx, sqlTx{tx}, ref, result)
+	return s.completeIn(ctx, sqlTx{Tx: tx}, ref, result)
 }
 
 func (s *Store) completeIn(ctx context.Context, tx handlerTx, ref kakutei.Ref, result kakutei.Result) error {
@@ -41,7 +41,7 @@ func (s *Store) FenceTx(ctx context.Context, tx pgx.Tx, ref kakutei.Ref) error {
 
 // FenceTxDB is [Store.FenceTx] for database/sql.
 func (s *Store) FenceTxDB(ctx context.Context, tx *sql.Tx, ref kakutei.Ref) error {
-	return s.fenceIn(ctx, sqlTx{tx}, ref)
+	return s.fenceIn(ctx, sqlTx{Tx: tx}, ref)
 }
 
 func (s *Store) fenceIn(ctx context.Context, tx handlerTx, ref kakutei.Ref) error {

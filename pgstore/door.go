@@ -35,8 +35,8 @@ type door interface {
 	exec(ctx context.Context, query string, args ...any) (affected int64, err error)
 	// query runs one query outside of a transaction.
 	query(ctx context.Context, st statement) error
-	// begin opens the transaction of a handler.
-	begin(ctx context.Context) (handlerTx, error)
+	// begin opens the transaction of a handler; note is told of its errors.
+	begin(ctx context.Context, note func(error)) (handlerTx, error)
 }
 
 // run runs statements in one transaction, with the settings that they need, and
@@ -147,12 +147,12 @@ func (d pgxDoor) query(ctx context.Context, st statement) error {
 	return found.Err()
 }
 
-func (d pgxDoor) begin(ctx context.Context) (handlerTx, error) {
+func (d pgxDoor) begin(ctx context.Context, note func(error)) (handlerTx, error) {
 	tx, err := d.pool.BeginTx(ctx, pgx.TxOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return pgxTx{tx}, nil
+	return pgxTx{watchedTx{Tx: tx, note: note}}, nil
 }
 
 // sqlDoor goes through database/sql. A driver that is pgx underneath pipelines;
@@ -225,12 +225,12 @@ func (d sqlDoor) exec(ctx context.Context, query string, args ...any) (int64, er
 
 func (d sqlDoor) query(ctx context.Context, st statement) error { return querySQL(ctx, d.db, st) }
 
-func (d sqlDoor) begin(ctx context.Context) (handlerTx, error) {
-	tx, err := d.db.BeginTx(ctx, nil)
+func (d sqlDoor) begin(ctx context.Context, note func(error)) (handlerTx, error) {
+	w, err := beginWatched(ctx, d.db, note)
 	if err != nil {
 		return nil, err
 	}
-	return sqlTx{tx}, nil
+	return sqlTx{Tx: w.Tx, end: w.giveBack}, nil
 }
 
 // literals writes slices as PostgreSQL's array literals, which every driver can

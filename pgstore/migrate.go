@@ -130,8 +130,16 @@ func (n names) provider(db *sql.DB) (*goose.Provider, error) {
 		goose.WithTableName(n.schema+"."+n.bare("schema")), goose.WithLocker(locker), goose.WithLogger(goose.NopLogger()))
 }
 
-// Version returns where the schema of the database stands.
-func (s *Store) Version(ctx context.Context) (v SchemaVersion, err error) {
+// Version returns where the schema of a database stands.
+func Version(ctx context.Context, pool *pgxpool.Pool, opts Options) (SchemaVersion, error) {
+	n, err := opts.names()
+	if err != nil {
+		return SchemaVersion{}, err
+	}
+	return (&Store{door: pgxDoor{pool}, names: n}).version(ctx)
+}
+
+func (s *Store) version(ctx context.Context) (v SchemaVersion, err error) {
 	migrations, err := s.names.migrations()
 	if err != nil {
 		return v, err
@@ -147,7 +155,7 @@ func (s *Store) Version(ctx context.Context) (v SchemaVersion, err error) {
 
 // checkVersion refuses a database that this program cannot work with.
 func (s *Store) checkVersion(ctx context.Context) error {
-	v, err := s.Version(ctx)
+	v, err := s.version(ctx)
 	switch {
 	case err != nil:
 		return fmt.Errorf("pgstore: read the version of the schema: %w", err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -46,7 +47,11 @@ func (t pgxTx) run(ctx context.Context, stmts []statement) error {
 func (t pgxTx) commit(ctx context.Context) error   { return t.Commit(ctx) }
 func (t pgxTx) rollback(ctx context.Context) error { return t.Rollback(ctx) }
 
-type sqlTx struct{ *sql.Tx }
+// sqlTx is a transaction of database/sql; end, unless nil, is called after it.
+type sqlTx struct {
+	*sql.Tx
+	end func()
+}
 
 func (t sqlTx) run(ctx context.Context, stmts []statement) error {
 	for _, st := range stmts {
@@ -57,8 +62,15 @@ func (t sqlTx) run(ctx context.Context, stmts []statement) error {
 	return nil
 }
 
-func (t sqlTx) commit(context.Context) error   { return t.Commit() }
-func (t sqlTx) rollback(context.Context) error { return t.Rollback() }
+func (t sqlTx) commit(context.Context) error { return t.Commit() }
+
+func (t sqlTx) rollback(context.Context) error {
+	err := t.Rollback()
+	if t.end != nil {
+		t.end()
+	}
+	return err
+}
 
 // transaction is one run of a transactional attempt. The database transaction is
 // opened when the handler first asks for it, at the isolation level that the
@@ -68,10 +80,12 @@ type transaction struct {
 	ctx context.Context // of the attempt
 	ref kakutei.Ref
 
-	mu       sync.Mutex
-	tx       handlerTx
-	over     bool
-	conflict bool
+	conflict atomic.Bool // the database refused a statement of the handler
+
+	mu    sync.Mutex
+	tx    handlerTx
+	over  bool
+	ended bool // rolled back, or committed and given back
 }
 
 type txKey struct{}
@@ -84,50 +98,44 @@ type txKey struct{}
 // When the database refuses the transaction (serialization failure, deadlock),
 // the handler is run again with a new one, within its deadline.
 func Tx(ctx context.Context) (pgx.Tx, error) {
-	t, tx, err := opened[pgxTx](ctx, "TxDB")
-	if err != nil {
-		return nil, err
-	}
-	return watchedTx{Tx: tx.Tx, note: t.note}, nil
+	tx, err := opened[pgxTx](ctx, "TxDB")
+	return tx.Tx, err
 }
 
 // TxDB is [Tx] for a store made by [NewDB].
 func TxDB(ctx context.Context) (*sql.Tx, error) {
-	_, tx, err := opened[sqlTx](ctx, "Tx")
+	tx, err := opened[sqlTx](ctx, "Tx")
 	return tx.Tx, err
 }
 
-// opened returns the transaction of ctx and its database transaction, which must
-// be of the door T.
-func opened[T handlerTx](ctx context.Context, other string) (t *transaction, tx T, err error) {
-	t, _ = ctx.Value(txKey{}).(*transaction)
+// opened returns the database transaction of ctx, which must be of the door T.
+func opened[T handlerTx](ctx context.Context, other string) (tx T, err error) {
+	t, _ := ctx.Value(txKey{}).(*transaction)
 	if t == nil {
-		return nil, tx, errors.New("pgstore: there is no transaction here: it is for handlers whose route has Recovery: kakutei.Transactional and an engine on pgstore")
+		return tx, errors.New("pgstore: there is no transaction here: it is for handlers whose route has Recovery: kakutei.Transactional and an engine on pgstore")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over {
-		return nil, tx, errors.New("pgstore: the attempt has ended, and its transaction with it")
+		return tx, errors.New("pgstore: the attempt has ended, and its transaction with it")
 	}
 	if t.tx == nil {
-		if t.tx, err = t.s.door.begin(t.ctx); err != nil {
-			return nil, tx, fmt.Errorf("pgstore: begin: %w", err)
+		if t.tx, err = t.s.door.begin(t.ctx, t.note); err != nil {
+			return tx, fmt.Errorf("pgstore: begin: %w", err)
 		}
 	}
 	tx, ok := t.tx.(T)
 	if !ok {
-		return nil, tx, fmt.Errorf("pgstore: the store has the other door; use %s", other)
+		return tx, fmt.Errorf("pgstore: the store has the other door; use %s", other)
 	}
-	return t, tx, nil
+	return tx, nil
 }
 
 // note remembers that the database refused a statement of the handler for the
 // sake of another transaction.
 func (t *transaction) note(err error) {
 	if isConflict(err) {
-		t.mu.Lock()
-		t.conflict = true
-		t.mu.Unlock()
+		t.conflict.Store(true)
 	}
 }
 
@@ -166,17 +174,17 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 	case sqlState(err) == codeFailedTransaction && x.Result.Code >= 400:
 		// A statement of the handler failed, and the handler answered accordingly.
 		// The answer stands, without what was written before the failure.
-		rollback(t.tx)
+		t.rollBack()
 		errs, err := t.s.Settle(ctx, []kakutei.Settlement{x})
 		if err == nil {
 			err = errs[0]
 		}
 		return err
 	case sqlState(err) == codeFailedTransaction:
-		rollback(t.tx)
+		t.rollBack()
 		return errors.New("pgstore: the handler answered with success although a statement of its transaction had failed; nothing was kept")
 	case sqlState(err) == codeNoPartition:
-		rollback(t.tx)
+		t.rollBack()
 		if made := t.s.makePartitions(ctx); made != nil {
 			return fmt.Errorf("pgstore: %w", made)
 		}
@@ -203,10 +211,16 @@ func (s *Store) settleIn(ctx context.Context, tx handlerTx, x kakutei.Settlement
 	return nil
 }
 
-func rollback(tx handlerTx) {
+// rollBack ends the database transaction, once. After a commit it only gives the
+// connection back.
+func (t *transaction) rollBack() {
+	if t.tx == nil || t.ended {
+		return
+	}
+	t.ended = true
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 	defer cancel()
-	_ = tx.rollback(ctx) // after a commit there is nothing to do; else the connection is dropped
+	_ = t.tx.rollback(ctx) // if it fails, the connection is dropped with all that was done
 }
 
 // Rollback implements [kakutei.Transaction].
@@ -214,9 +228,7 @@ func (t *transaction) Rollback() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = true
-	if t.tx != nil {
-		rollback(t.tx)
-	}
+	t.rollBack()
 	return nil
 }
 
@@ -225,7 +237,5 @@ func (t *transaction) Exclusive() bool { return false }
 
 // Conflicted implements [kakutei.Transaction].
 func (t *transaction) Conflicted() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.conflict
+	return t.conflict.Load()
 }
