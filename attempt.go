@@ -1,6 +1,7 @@
 package kakutei
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 // [FromContext]. Its methods may be called from many goroutines.
 type Attempt struct {
 	engine *Engine
+	outer  *Attempt // that the caller runs in, or nil
+	flight *flight
 	op     Operation
 	policy Policy
 	ref    Ref
@@ -66,6 +69,8 @@ func (a *Attempt) lose(cause error) {
 	a.lost.Do(func() {
 		a.engine.observe(a.ctx, Event{Kind: EventLeaseLost, ID: a.ID(), Attempt: a.Number(), Err: cause})
 		a.cancel(cause)
+		// Whoever asks now is answered by the store, not by what still runs here.
+		a.engine.flights.end(a.flight, nil)
 	})
 }
 
@@ -76,9 +81,9 @@ func (a *Attempt) setTx(tx Transaction) {
 }
 
 // newAttempt starts the lease of a claim that was acquired.
-func (e *Engine) newAttempt(ctx context.Context, call *claimCall, d Decision, p Policy) *Attempt {
+func (e *Engine) newAttempt(ctx context.Context, f *flight, call *claimCall, d Decision, p Policy) *Attempt {
 	a := &Attempt{
-		engine: e, op: call.Operation, policy: p,
+		engine: e, outer: FromContext(ctx), flight: f, op: call.Operation, policy: p,
 		ref: Ref{ID: call.ID(), Owner: call.Owner, Attempt: d.Attempt},
 	}
 	if p.Detach {
@@ -106,36 +111,39 @@ func (e *Engine) finish(f *flight, settled *Decision) {
 	a.stop()
 	a.cancel(nil)
 	e.flights.end(f, settled)
-	e.leave(a)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.running, a)
 }
 
 // runAttempt runs fn under the flight's attempt, and settles it however fn ends.
 func (e *Engine) runAttempt(ctx context.Context, f *flight, fn func(context.Context) Ending) (Answer, error) {
 	a := f.attempt
 	start := time.Now()
-	if !e.enter(a) {
-		defer e.finish(f, nil)
-		//nolint:errcheck // best effort: the lease runs out by itself
-		e.settleOnce(ctx, a.settlement(Ending{Finality: FinalityNoEffect}))
+	e.mu.Lock()
+	e.running[a] = struct{}{}
+	e.mu.Unlock()
+	if e.busy.isClosed() {
+		if answer, err := e.settle(ctx, f, start, a.settlement(Ending{Finality: FinalityNoEffect})); err != nil || answer.Replayed {
+			return answer, err
+		}
 		return Answer{}, &Error{Kind: ErrClosed, ID: a.ID()}
 	}
-	inside := false
+	settling := false
 	defer func() {
-		if inside { // fn panicked, or ended its goroutine
+		if !settling { // fn, or the store's transaction, panicked or ended the goroutine
 			//nolint:errcheck // the panic goes on; settle has observed how it went
 			e.settle(ctx, f, start, a.settlement(Ending{}))
 		}
 	}()
-	run := func(ctx context.Context) Ending {
-		inside = true
-		ending := fn(ctx)
-		inside = false
-		return ending
-	}
 	if a.policy.Recovery == Transactional {
-		return e.runTransaction(ctx, f, start, run)
+		ending, err := e.runTransaction(ctx, a, fn)
+		settling = true
+		return e.settleTransaction(ctx, f, start, ending, err)
 	}
-	return e.settle(ctx, f, start, a.settlement(run(a.ctx)))
+	ending := fn(a.ctx)
+	settling = true
+	return e.settle(ctx, f, start, a.settlement(ending))
 }
 
 // settlement applies the recovery to an ending.
@@ -145,6 +153,8 @@ func (a *Attempt) settlement(ending Ending) Settlement {
 	case ending.Finality == FinalityNoEffect || a.noEffect.Load():
 	case ending.Finality == FinalityFinal:
 		s.Status, s.Result = StatusSucceeded, ending.Result
+		// The function may use its buffers again while the result is on its way.
+		s.Result.Header, s.Result.Body = bytes.Clone(s.Result.Header), bytes.Clone(s.Result.Body)
 	case a.policy.Recovery == Hold:
 		s.Status = StatusUncertain
 	}
@@ -154,6 +164,7 @@ func (a *Attempt) settlement(ending Ending) Settlement {
 // settle records how the attempt ended, trying again while the store is away.
 func (e *Engine) settle(ctx context.Context, f *flight, start time.Time, s Settlement) (Answer, error) {
 	ctx = context.WithoutCancel(ctx)
+	f.attempt.held.settle(true)
 	limited, stop := context.WithTimeout(ctx, e.opts.SettleTimeout)
 	defer stop()
 	err := e.settleUntil(limited, s)
@@ -161,7 +172,7 @@ func (e *Engine) settle(ctx context.Context, f *flight, start time.Time, s Settl
 		e.observe(ctx, Event{Kind: EventUnrecorded, ID: s.ID, Attempt: s.Attempt, Duration: time.Since(start), Err: err})
 		e.opts.Logger.WarnContext(ctx, "kakutei: an attempt could not be settled; trying on in the background",
 			"scope", s.Scope, "attempt", s.Attempt, "status", s.Status.String(), "error", err)
-		go e.settleLate(f, start, s) // Close waits for it: the attempt still counts as running
+		e.afterwards(func() { e.settleLate(f, start, s) })
 		return Answer{Result: s.Result, Attempt: s.Attempt, Unrecorded: true}, nil
 	}
 	return e.settled(ctx, f, start, s, err)
@@ -261,35 +272,45 @@ func (e *Engine) fromRecord(ctx context.Context, op Operation, p Policy) (Answer
 }
 
 // runTransaction runs fn in a transaction that also settles the attempt, again
-// while the database refuses it and time is left.
-func (e *Engine) runTransaction(ctx context.Context, f *flight, start time.Time, fn func(context.Context) Ending) (Answer, error) {
-	a := f.attempt
+// while the database refuses it and time is left. No error means that the
+// ending stands: committed with its settlement if it was final, rolled back if not.
+func (e *Engine) runTransaction(ctx context.Context, a *Attempt, fn func(context.Context) Ending) (Ending, error) {
 	for try := 0; ; try++ {
 		ending, err := e.runOnce(a, fn)
-		s := a.settlement(ending)
-		switch {
-		case err == nil && s.Status == StatusSucceeded: // settled by the commit
-			return e.settled(ctx, f, start, s, nil)
-		case err == nil:
-			return e.settle(ctx, f, start, s)
-		case errors.Is(err, ErrLeaseLost):
-			return e.settled(ctx, f, start, s, err)
-		case errors.Is(err, ErrConflict) && !ending.Sent && a.ctx.Err() == nil:
-			e.observe(ctx, Event{Kind: EventConflict, ID: a.ID(), Attempt: s.Attempt, Err: err})
-			if sleep(a.ctx, backoff(try)) {
-				continue
-			}
+		if !errors.Is(err, ErrConflict) || ending.Sent || a.ctx.Err() != nil {
+			return ending, err
 		}
-		// Nothing of it was kept: the attempt fails, and asking again is safe.
-		if _, settleErr := e.settle(ctx, f, start, a.settlement(Ending{Finality: FinalityNoEffect})); settleErr != nil {
-			return Answer{}, settleErr
+		e.observe(ctx, Event{Kind: EventConflict, ID: a.ID(), Attempt: a.Number(), Err: err})
+		if !sleep(a.ctx, backoff(try)) {
+			return ending, err
 		}
-		return Answer{}, e.refuse(context.WithoutCancel(ctx), a.op, Decision{}, err)
+		a.held.settle(false)
 	}
 }
 
-// runOnce is one run of fn in one transaction. No error means that the ending
-// stands: committed if it was final, rolled back if not.
+// settleTransaction ends an attempt after its transaction.
+func (e *Engine) settleTransaction(ctx context.Context, f *flight, start time.Time, ending Ending, err error) (Answer, error) {
+	a := f.attempt
+	s := a.settlement(ending)
+	switch {
+	case err == nil && s.Status == StatusSucceeded: // by the commit
+		return e.settled(ctx, f, start, s, nil)
+	case err == nil:
+		return e.settle(ctx, f, start, s)
+	case errors.Is(err, ErrLeaseLost):
+		return e.settled(ctx, f, start, s, err)
+	}
+	// Nothing of it was kept, or so it seems: the attempt fails, and asking again
+	// is safe. If it was kept after all, the attempt cannot fail, and the record
+	// has the answer.
+	answer, settleErr := e.settle(ctx, f, start, a.settlement(Ending{Finality: FinalityNoEffect}))
+	if settleErr != nil || answer.Replayed {
+		return answer, settleErr
+	}
+	return Answer{}, e.refuse(context.WithoutCancel(ctx), a.op, Decision{}, err)
+}
+
+// runOnce is one run of fn in one transaction.
 func (e *Engine) runOnce(a *Attempt, fn func(context.Context) Ending) (Ending, error) {
 	tx, err := e.store.(Transactor).Begin(a.ctx, a.ref)
 	if err != nil {
@@ -309,6 +330,7 @@ func (e *Engine) runOnce(a *Attempt, fn func(context.Context) Ending) (Ending, e
 		}
 		return ending, nil
 	}
+	a.held.settle(true)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(a.ctx), e.opts.StoreTimeout)
 	defer stop()
 	err = tx.Commit(ctx, s)

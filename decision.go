@@ -163,9 +163,10 @@ func Decide(rec Record, c Claim) (Decision, Change) {
 			return Decision{Outcome: InFlight, Attempt: rec.Attempt, Left: rec.Left}, ChangeNone
 		case c.Recovery == Hold:
 			return Decision{Outcome: Uncertain, Attempt: rec.Attempt}, ChangeHold
-		default:
+		case c.Recovery == Rerun || c.Recovery == Transactional:
 			return Decision{Outcome: Acquired, Attempt: rec.Attempt + 1, Takeover: true}, ChangeTake
 		}
+		return Decision{Err: fmt.Errorf("%w: an expired attempt, and recovery %v does not say what to do", ErrInvalid, c.Recovery)}, ChangeNone
 	}
 	return Decision{Err: fmt.Errorf("%w: status %v", ErrCorrupt, rec.Status)}, ChangeNone
 }

@@ -44,7 +44,7 @@ func Do[T any](ctx context.Context, e *Engine, op Operation, p Policy, fn func(c
 		return zero, err
 	case answer.Replayed:
 		if err := json.Unmarshal(answer.Result.Body, &value); err != nil {
-			return zero, &Error{Kind: ErrCorrupt, ID: op.ID(), Cause: fmt.Errorf("decode the recorded result: %w", err)}
+			return zero, e.Unreadable(ctx, op.ID(), fmt.Errorf("decode the recorded result: %w", err))
 		}
 		return value, nil
 	case fnErr != nil:

@@ -23,18 +23,20 @@ type Engine struct {
 	claims  *coalesce.Group[*claimCall, Decision]
 	settles *coalesce.Group[Settlement, error]
 
-	// life ends with Close; background counts what must end before Close returns.
-	life       context.Context
-	die        context.CancelFunc
-	background sync.WaitGroup
+	// busy counts calls, and what outlives them. closing ends when Close begins,
+	// life, for the background loops, when it is done.
+	busy         *busy
+	closing      context.Context
+	beginClosing context.CancelFunc
+	life         context.Context
+	die          context.CancelFunc
+	loops        sync.WaitGroup
 
 	mu      sync.Mutex
-	closed  bool
 	running map[*Attempt]struct{}
-	idle    chan struct{} // closed when closed and nothing is running
 }
 
-// claimCall is a claim on its way; sent is when it last went to the store.
+// claimCall is a claim on its way; sent is when it first went to the store.
 type claimCall struct {
 	Claim
 	sent time.Time
@@ -50,7 +52,8 @@ func New(store Store, opts Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{store: store, opts: opts, running: make(map[*Attempt]struct{}), idle: make(chan struct{})}
+	e := &Engine{store: store, opts: opts, busy: newBusy(), running: make(map[*Attempt]struct{})}
+	e.closing, e.beginClosing = context.WithCancel(context.Background())
 	e.life, e.die = context.WithCancel(context.Background())
 	e.leases = newLeases(store.Renew, opts.StoreTimeout)
 	e.waiters = &waiters{look: func(ids []ID) ([]Looked, error) {
@@ -67,17 +70,27 @@ func New(store Store, opts Options) (*Engine, error) {
 		defer cancel()
 		return store.Settle(ctx, s)
 	})
-	e.goBackground(func() { e.leases.loop(e.life) })
+	e.loop(func() { e.leases.loop(e.life) })
 	if r, ok := store.(Retainer); ok && opts.Retention > 0 {
-		e.goBackground(func() { e.retain(r) })
+		e.loop(func() { e.retain(r) })
 	}
 	return e, nil
 }
 
-func (e *Engine) goBackground(f func()) {
-	e.background.Add(1)
+// loop runs f in the background until the engine closes.
+func (e *Engine) loop(f func()) {
+	e.loops.Add(1)
 	go func() {
-		defer e.background.Done()
+		defer e.loops.Done()
+		f()
+	}()
+}
+
+// afterwards runs f in the background. Close waits for it.
+func (e *Engine) afterwards(f func()) {
+	e.busy.hold()
+	go func() {
+		defer e.busy.leave()
 		f()
 	}()
 }
@@ -88,7 +101,9 @@ func (e *Engine) sendClaims(calls []*claimCall) ([]Decision, error) {
 	claims := make([]Claim, len(calls))
 	now := time.Now()
 	for i, c := range calls {
-		c.sent = now
+		if c.sent.IsZero() { // sent again, it may find itself acquired by the first sending
+			c.sent = now
+		}
 		claims[i] = c.Claim
 	}
 	return e.store.Claim(ctx, claims)
@@ -99,17 +114,18 @@ func (e *Engine) sendClaims(calls []*claimCall) ([]Decision, error) {
 // more seconds to end; what still runs then keeps its lease until it expires,
 // and an error says how many those are. The store is left open.
 func (e *Engine) Close(ctx context.Context) error {
-	e.mu.Lock()
-	if !e.closed {
-		e.closed = true
-		if len(e.running) == 0 {
-			close(e.idle)
-		}
-	}
-	e.mu.Unlock()
-
+	e.busy.close()
+	e.beginClosing()
+	quiet := make(chan struct{})
+	go func() {
+		e.busy.wait()
+		// A claim whose caller has left may be on its way, and be handed back yet.
+		e.claims.Wait()
+		e.busy.wait()
+		close(quiet)
+	}()
 	select {
-	case <-e.idle:
+	case <-quiet:
 	case <-ctx.Done():
 		e.mu.Lock()
 		for a := range e.running {
@@ -117,12 +133,12 @@ func (e *Engine) Close(ctx context.Context) error {
 		}
 		e.mu.Unlock()
 		select {
-		case <-e.idle:
-		case <-time.After(2 * time.Second):
+		case <-quiet:
+		case <-time.After(closeGrace):
 		}
 	}
 	e.die()
-	e.background.Wait()
+	e.loops.Wait()
 	e.leases.stop()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,29 +148,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	return nil
 }
 
-// enter counts a as running, unless the engine is closed.
-func (e *Engine) enter(a *Attempt) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return false
-	}
-	e.running[a] = struct{}{}
-	return true
-}
-
-func (e *Engine) leave(a *Attempt) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.running, a)
-	if e.closed && len(e.running) == 0 {
-		select {
-		case <-e.idle:
-		default:
-			close(e.idle)
-		}
-	}
-}
+// closeGrace is how long handlers have to end after Close has cancelled them.
+const closeGrace = 2 * time.Second
 
 // Run runs fn once for op, or finds out why it need not or must not run.
 //
@@ -176,8 +171,15 @@ func (e *Engine) Run(ctx context.Context, op Operation, p Policy, fn func(ctx co
 	if err := e.check(ctx, op, &p); err != nil {
 		return Answer{}, err
 	}
+	if !e.busy.enter() {
+		return Answer{}, &Error{Kind: ErrClosed, ID: op.ID()}
+	}
+	defer e.busy.leave()
 	wait, stop := context.WithTimeout(ctx, p.Wait)
 	defer stop()
+	if p.Wait > 0 { // who waits when the engine closes is answered at once
+		defer context.AfterFunc(e.closing, stop)()
+	}
 	for {
 		f, d, err := e.obtain(ctx, op, p)
 		if err != nil {
@@ -194,6 +196,9 @@ func (e *Engine) Run(ctx context.Context, op Operation, p Policy, fn func(ctx co
 			}
 			if err := context.Cause(ctx); err != nil {
 				return Answer{}, err
+			}
+			if e.closing.Err() != nil {
+				return Answer{}, &Error{Kind: ErrClosed, ID: op.ID()}
 			}
 		default:
 			return Answer{}, e.refuse(ctx, op, d, nil)
@@ -212,13 +217,10 @@ func (e *Engine) check(ctx context.Context, op Operation, p *Policy) error {
 	}
 	def(&p.Lease, e.opts.Lease)
 	def(&p.Deadline, e.opts.Deadline)
-	if outer := FromContext(ctx); outer != nil && outer.engine.store == e.store && outer.exclusive() {
-		return fail(ErrNested, nil)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return fail(ErrClosed, nil)
+	for outer := FromContext(ctx); outer != nil; outer = outer.outer {
+		if outer.engine.store == e.store && outer.exclusive() {
+			return fail(ErrNested, nil)
+		}
 	}
 	return nil
 }
@@ -267,7 +269,7 @@ func (e *Engine) lead(ctx context.Context, f *flight, op Operation, p Policy) (D
 	call := &claimCall{Claim: Claim{Operation: op, Owner: newOwner(), Lease: p.Lease, Recovery: p.Recovery, Node: e.opts.Node}}
 	d, err := e.claim(ctx, call)
 	if err == nil && d.Outcome == Acquired {
-		f.attempt = e.newAttempt(ctx, call, d, p)
+		f.attempt = e.newAttempt(ctx, f, call, d, p)
 	}
 	e.flights.decide(f, d, err, err != nil && ctx.Err() != nil)
 	if err == nil && d.Outcome == Replay && e.replays != nil {
@@ -277,41 +279,51 @@ func (e *Engine) lead(ctx context.Context, f *flight, op Operation, p Policy) (D
 }
 
 // claim asks the store, again and again within the store's time if it does not
-// answer: a claim sent again finds its own record.
+// answer: a claim sent again finds its own record. What may have been acquired
+// for a caller that is gone, or was told otherwise, is handed back.
 func (e *Engine) claim(ctx context.Context, call *claimCall) (Decision, error) {
 	deadline := time.Now().Add(e.opts.StoreTimeout)
+	unclear := false // a sending had no answer
 	for try := 0; ; try++ {
-		d, err := e.claims.Do(ctx, call, func(d Decision, err error) { e.handBack(call, d, err) })
+		d, err := e.claims.Do(ctx, call, func(d Decision, err error) { e.handBack(call, d, err != nil) })
 		if err == nil {
 			err = d.Err
 		}
 		switch {
 		case err == nil:
 			return d, nil
-		case ctx.Err() != nil:
-			return Decision{}, context.Cause(ctx)
 		case errors.Is(err, ErrCorrupt), errors.Is(err, ErrInvalid):
 			return Decision{}, err
+		case ctx.Err() != nil:
+			if unclear {
+				e.handBack(call, Decision{}, true)
+			}
+			return Decision{}, context.Cause(ctx)
 		}
-		if pause := backoff(try); time.Now().Add(pause).After(deadline) || !sleep(ctx, pause) {
-			// The last try may have been committed all the same.
-			e.handBack(call, Decision{}, err)
+		unclear = true
+		pause := backoff(try)
+		if time.Now().Add(pause).After(deadline) || !sleep(ctx, pause) {
+			e.handBack(call, Decision{}, true)
+			if ctx.Err() != nil {
+				return Decision{}, context.Cause(ctx)
+			}
 			return Decision{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 	}
 }
 
-// handBack fails an attempt whose caller left before it started, so that the
-// key is free at once. If the store does not answer, the lease runs out.
-func (e *Engine) handBack(call *claimCall, d Decision, err error) {
-	if err == nil && (d.Err != nil || d.Outcome != Acquired) {
+// handBack fails an attempt that was, or may have been, acquired and did not
+// start, so that the key is free at once. If the store does not answer, the
+// lease runs out.
+func (e *Engine) handBack(call *claimCall, d Decision, unclear bool) {
+	if !unclear && (d.Err != nil || d.Outcome != Acquired) {
 		return
 	}
-	go func() { // whoever calls must not wait for another batch
-		ctx, cancel := context.WithTimeout(e.life, e.opts.StoreTimeout)
+	e.afterwards(func() { // whoever calls must not wait for another batch
+		ctx, cancel := context.WithTimeout(context.Background(), e.opts.StoreTimeout)
 		defer cancel()
 		attempt := d.Attempt
-		if err != nil { // the claim may have been committed all the same
+		if unclear {
 			looked, err := e.store.Look(ctx, []ID{call.ID()})
 			if err != nil || looked[0].Err != nil || looked[0].Record.Owner != call.Owner {
 				return
@@ -321,7 +333,7 @@ func (e *Engine) handBack(call *claimCall, d Decision, err error) {
 		ref := Ref{ID: call.ID(), Owner: call.Owner, Attempt: attempt}
 		//nolint:errcheck // best effort: the lease runs out by itself
 		e.settles.Do(ctx, Settlement{Ref: ref, Status: StatusFailed}, nil)
-	}()
+	})
 }
 
 // await waits until the attempt in flight may have ended, or ctx has. It returns

@@ -137,6 +137,20 @@ func (s *faultStore) itemCount(method string) int {
 	return s.items[method]
 }
 
+// most returns the most calls that were under way at once.
+func (s *faultStore) most() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peak
+}
+
+// forget starts counting anew.
+func (s *faultStore) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peak, s.calls, s.items = s.open, map[string]int{}, map[string]int{}
+}
+
 // firings returns how often f was applied.
 func (s *faultStore) firings(f *fault) int {
 	s.mu.Lock()

@@ -24,8 +24,9 @@ type flight struct {
 	// err says nothing about the operation.
 	abandoned bool
 
-	// done is closed when nothing runs under this flight any more.
-	done chan struct{}
+	// done is closed when there is nothing to wait for under this flight any more.
+	done  chan struct{}
+	ended bool
 	// settled holds the answer, if the attempt was recorded as succeeded.
 	settled *Decision
 
@@ -57,12 +58,17 @@ func (fs *flights) decide(f *flight, d Decision, err error, abandoned bool) {
 	}
 }
 
-// end takes the flight out and wakes who waits for it.
+// end takes the flight out and wakes who waits for it. It may be called again:
+// an attempt that lost its lease ends its flight when that is noticed, so that
+// later callers ask the store, and its handler returns when it likes.
 func (fs *flights) end(f *flight, settled *Decision) {
-	f.settled = settled
 	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f.ended {
+		return
+	}
+	f.ended, f.settled = true, settled
 	delete(fs.byID, f.op.ID())
-	fs.mu.Unlock()
 	close(f.done)
 }
 
@@ -79,16 +85,19 @@ func (f *flight) share(op Operation) (d Decision, err error, again bool) { //nol
 		default:
 		}
 	}
-	if op.Fingerprint == f.op.Fingerprint {
-		d := f.decision
-		if d.Outcome == Acquired { // by the leader, so in flight for everybody else
-			d = Decision{Outcome: InFlight, Attempt: d.Attempt, Left: f.attempt.held.left(time.Now())}
-		}
-		return d, f.err, false
+	same, err := op.matches(f.op.Fingerprint)
+	if err != nil { // of two versions, the newer can compute both
+		same, err = f.op.matches(op.Fingerprint)
 	}
-	if f.err != nil || f.decision.Outcome == Mismatch {
-		//nolint:nilerr // the error is the leader's; the record may be op's
-		return Decision{}, nil, true
+	switch {
+	case err != nil:
+		return Decision{}, err, false
+	case !same && (f.err != nil || f.decision.Outcome == Mismatch):
+		return Decision{}, nil, true // the record is not the leader's; it may be op's
+	case !same:
+		return Decision{Outcome: Mismatch, Attempt: f.decision.Attempt}, nil, false
+	case f.err == nil && f.decision.Outcome == Acquired: // by the leader, so in flight for everybody else
+		return Decision{Outcome: InFlight, Attempt: f.decision.Attempt, Left: f.attempt.held.left(time.Now())}, nil, false
 	}
-	return Decision{Outcome: Mismatch, Attempt: f.decision.Attempt}, nil, false
+	return f.decision, f.err, false
 }

@@ -28,7 +28,10 @@ var (
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
-	synctest.Test(t, f)
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Hour) }) // runs last: what ends by itself, like a pause between two looks, ends
+		f(t)
+	})
 }
 
 // operation returns an operation whose request is made of parts.

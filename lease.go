@@ -31,7 +31,10 @@ type held struct {
 	expires time.Time // when, at the latest, the database lets others in
 	expiry  *time.Timer
 	over    bool // lost or released: no renewal, no timer any more
-	onLost  func(cause error)
+	// settling tells that the handler has ended. Renewals go on, but what they
+	// find decides nothing: the settlement under way may just have been made.
+	settling bool
+	onLost   func(cause error)
 }
 
 func newLeases(renew func(context.Context, []Renewal) ([]error, error), timeout time.Duration) *leases {
@@ -74,9 +77,27 @@ func (l *leases) poke() {
 // still settle.
 func (h *held) lose() {
 	h.mu.Lock()
+	if h.over || h.settling {
+		h.mu.Unlock()
+		return
+	}
 	h.over = true
 	h.mu.Unlock()
 	h.onLost(ErrLeaseLost)
+}
+
+// settle tells that the handler has ended and its settlement is under way: the
+// lease is renewed until it is made, past the deadline, too. With false the
+// handler runs again.
+func (h *held) settle(settling bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.settling = settling
+	if settling {
+		h.expiry.Stop()
+	} else if !h.over {
+		h.expiry.Reset(time.Until(h.expires))
+	}
 }
 
 // left returns what is left of the lease as far as this process knows.
@@ -118,7 +139,7 @@ func (l *leases) collect(now time.Time) (due []*held, next time.Duration) {
 	for h := range l.held {
 		h.mu.Lock()
 		switch {
-		case h.over, !h.until.IsZero() && !now.Before(h.until): // not renewed any more
+		case h.over, !h.settling && !h.until.IsZero() && !now.Before(h.until): // not renewed any more
 		case !h.due.After(now):
 			due = append(due, h)
 		default:
@@ -149,16 +170,17 @@ func (l *leases) renewAll(ctx context.Context, due []*held) {
 			h.mu.Lock()
 			h.expires = sent.Add(h.lease)
 			h.due = sent.Add(h.lease / 3)
-			if !h.over {
+			if !h.over && !h.settling {
 				h.expiry.Reset(time.Until(h.expires))
 			}
 			h.mu.Unlock()
-		case errors.Is(itemErr, ErrLeaseLost):
-			h.lose()
 		default: // the store is away: soon again, until the expiry timer fires
 			h.mu.Lock()
 			h.due = now.Add(h.lease / 10)
 			h.mu.Unlock()
+			if errors.Is(itemErr, ErrLeaseLost) {
+				h.lose()
+			}
 		}
 	}
 }

@@ -6,8 +6,12 @@ import (
 	"time"
 )
 
-// waitInterval is how often the records that somebody waits for are looked at.
-const waitInterval = 50 * time.Millisecond
+const (
+	// waitInterval is how often the records that somebody waits for are looked at.
+	waitInterval = 50 * time.Millisecond
+	// waitIntervalMax is how seldom, however long one look takes.
+	waitIntervalMax = time.Second
+)
 
 // waiters lets duplicates wait for an attempt of another process. However many
 // wait, one Look after another asks for all of them: nobody who waits holds a
@@ -77,8 +81,8 @@ func (w *waiters) loop() {
 
 		start := time.Now()
 		looked, err := w.look(ids)
-		// Looking takes a tenth of the time at most, however many wait.
-		pause = max(waitInterval, 9*time.Since(start))
+		// However many wait, looking takes a tenth of the time, or a second passes.
+		pause = min(max(waitInterval, 9*time.Since(start)), waitIntervalMax)
 		if err != nil {
 			continue // the callers' own time bounds the wait
 		}

@@ -155,7 +155,7 @@ func (s *Store) settle(x kakutei.Settlement) error {
 	l := s.holder(x.Ref)
 	if l == nil {
 		rec := s.record(x.ID)
-		if rec.Status == x.Status && rec.Owner == x.Owner && rec.Attempt == x.Attempt {
+		if rec.Status != kakutei.StatusNone && rec.Status == x.Status && rec.Owner == x.Owner && rec.Attempt == x.Attempt {
 			return nil // settled so already
 		}
 		return kakutei.ErrLeaseLost

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/kakutei-go/kakutei"
@@ -16,6 +17,7 @@ type Tx struct {
 	mu       sync.Mutex
 	writes   map[string]string
 	conflict bool
+	over     bool
 }
 
 type txKey struct{}
@@ -58,12 +60,21 @@ func (tx *Tx) Commit(ctx context.Context, x kakutei.Settlement) error {
 	}
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
+	if tx.over {
+		return errors.New("memstore: the transaction has ended")
+	}
+	tx.over = true
 	if tx.conflict {
 		return kakutei.ErrConflict
 	}
 	tx.store.mu.Lock()
 	defer tx.store.mu.Unlock()
 	tx.store.init()
+	// To settle again alike is a success, but not one that the writes of a
+	// second run may be committed with.
+	if tx.store.holder(x.Ref) == nil {
+		return kakutei.ErrLeaseLost
+	}
 	if err := tx.store.settle(x); err != nil {
 		return err
 	}
@@ -74,7 +85,12 @@ func (tx *Tx) Commit(ctx context.Context, x kakutei.Settlement) error {
 }
 
 // Rollback implements [kakutei.Transaction].
-func (tx *Tx) Rollback() error { return nil }
+func (tx *Tx) Rollback() error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.over = true
+	return nil
+}
 
 // Exclusive implements [kakutei.Transaction].
 func (tx *Tx) Exclusive() bool { return false }

@@ -141,7 +141,7 @@ func sameKeyTwiceInWrites(h *harness) {
 		h.Errorf("neighbours of a contradiction: %v, %v", errs[0], errs[3])
 	}
 	status, lost := kakutei.StatusSucceeded, errs[2]
-	if errs[0] == nil && errs[1] != nil {
+	if errs[1] != nil {
 		status, lost = kakutei.StatusFailed, errs[1]
 		if errs[2] != nil {
 			h.Errorf("of two settlements that contradict each other none was accepted: %v, %v", errs[1], errs[2])

@@ -16,6 +16,7 @@ func completionCases() []testCase {
 		{title: "settled_before_is_seen", production: cases(2, 29), run: settledBeforeIsSeen},
 		{title: "runs_once_around_completion", production: cases(2, 3), run: runsOnceAroundCompletion},
 		{title: "batches_around_completion", production: cases(2, 3), run: batchesAroundCompletion},
+		{title: "overtaken_while_waiting", production: cases(2), needs: needUncommitted, run: overtakenWhileWaiting},
 		{title: "completion_against_takeover", production: cases(16), run: completionAgainstTakeover},
 	}
 }
@@ -164,6 +165,67 @@ func batchesAroundCompletion(h *harness) {
 			}
 		}
 	})
+}
+
+// overtakenWhileWaiting is the same on purpose, not by chance. B claims two keys
+// in one batch, and the first of them is kept by somebody's open transaction: B
+// has looked at both, and waits. A claims and completes the second one. When B
+// goes on, what it saw is old. Where the open transaction keeps A waiting as
+// well, whoever is first runs.
+func overtakenWhileWaiting(h *harness) {
+	for round := range 5 {
+		kept, key := fmt.Sprintf("key-%d-1", round), fmt.Sprintf("key-%d-2", round)
+		rollback := h.factory.ClaimUncommitted(h.T, h.store, h.claimOf(kept, "open", long))
+		var waiting, running sync.WaitGroup
+		var b []kakutei.Decision
+		waiting.Go(func() {
+			var err error
+			if b, err = h.tryClaims(h.other, h.claimsOf([]string{kept, key}, "b", long)); err != nil {
+				h.Errorf("B: %v", err)
+			}
+		})
+		time.Sleep(short)
+		var a kakutei.Decision
+		running.Go(func() {
+			var err error
+			if a, err = h.tryClaim(h.store, h.claimOf(key, "a", long)); err != nil {
+				h.Errorf("A: %v", err)
+				return
+			}
+			ref := kakutei.Ref{ID: h.id(key), Owner: "a", Attempt: a.Attempt}
+			if a.Outcome != kakutei.Acquired {
+				return
+			}
+			if err := h.trySettle(h.store, ref, kakutei.StatusSucceeded, answer("a")); err != nil {
+				h.Errorf("A has run, but: %v", err)
+			}
+		})
+		overtaken := make(chan struct{})
+		go func() { running.Wait(); close(overtaken) }()
+		select {
+		case <-overtaken:
+		case <-time.After(5 * short):
+			h.Log("A is kept waiting as well")
+		}
+		rollback()
+		waiting.Wait()
+		running.Wait()
+		if h.Failed() {
+			return
+		}
+		ran := 0
+		for _, d := range []kakutei.Decision{a, b[1]} {
+			if d.Outcome == kakutei.Acquired {
+				ran++
+			}
+		}
+		if ran != 1 {
+			h.Errorf("A is %v, and B, which was overtaken, %v (%v); want one of them acquired", a.Outcome, b[1].Outcome, b[1].Err)
+		}
+		if a.Outcome == kakutei.Acquired {
+			h.wantReplay("after all", h.claim(h.other, h.claimOf(key, "b", long)), answer("a"))
+		}
+	}
 }
 
 // completionAgainstTakeover: the lease of A has run out; A completes while B and

@@ -6,9 +6,9 @@
 //		storetest.Run(t, storetest.Factory{Open: open, Reopen: reopen})
 //	}
 //
-// Each case is a subtest named by the number of the contract that it tests and,
-// where it proves one, by the number of the production case that it stands for,
-// as in C8/takeover_one_winner(case_16). [Cases] lists them all; the example of
+// Each case is a subtest named by the number of the contract that it tests and
+// by the numbers of the production cases of which it shows the store's part, as
+// in C8/takeover_one_winner(case_16). [Cases] lists them all; the example of
 // that function shows the list, and a test keeps it complete.
 //
 // What one handle on one database cannot show, the [Factory] is asked for:

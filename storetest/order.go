@@ -195,4 +195,3 @@ func largeBatch(h *harness) {
 		}
 	}
 }
-

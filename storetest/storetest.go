@@ -11,7 +11,8 @@ import (
 )
 
 // Factory makes the databases that [Run] works on. Only Open is required; a
-// case that needs one of the others is skipped where it is nil.
+// case that needs one of the others is skipped where it is nil. The functions
+// are called while other cases use the same database.
 type Factory struct {
 	// Open returns a store on a fresh, empty database, and has it closed by
 	// t.Cleanup. It is called about once for each number of the contract; the
@@ -47,6 +48,10 @@ type Factory struct {
 	// "C8/takeover_one_winner(case_16)", each with the reason. They are skipped,
 	// and say so. In a release it is empty.
 	Pending map[string]string
+
+	// only, if it is not nil, names the cases to run. It is for the suite's own
+	// tests; everybody else has go test -run.
+	only map[string]bool
 }
 
 // Business stands for the tables of the service that a handler writes to.
@@ -66,7 +71,8 @@ type Case struct {
 	Number string
 	// Title says what is so if it passes.
 	Title string
-	// Production lists the production cases that it stands for.
+	// Production lists the production cases, by their numbers in cases.md, whose
+	// part that a store can show it shows.
 	Production []int
 }
 
@@ -163,6 +169,9 @@ func (ch chapter) run(t *testing.T, f Factory) {
 	shared := openHarness(t, f)
 	for _, c := range ch.cases {
 		name := Case{Number: ch.number, Title: c.title, Production: c.production}
+		if f.only != nil && !f.only[name.Name()] {
+			continue
+		}
 		t.Run(name.local(), func(t *testing.T) {
 			if !ch.serial {
 				t.Parallel()

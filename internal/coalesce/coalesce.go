@@ -16,6 +16,7 @@ type Group[In, Out any] struct {
 	mu      sync.Mutex
 	queue   []*call[In, Out]
 	running bool
+	idle    sync.Cond // on mu; running has become false
 }
 
 type call[In, Out any] struct {
@@ -33,7 +34,9 @@ type call[In, Out any] struct {
 // given no context: a batch belongs to nobody, so nobody's cancellation ends it,
 // and run itself must bound its time.
 func New[In, Out any](maxBatch int, run func([]In) ([]Out, error)) *Group[In, Out] {
-	return &Group[In, Out]{run: run, maxBatch: maxBatch}
+	g := &Group[In, Out]{run: run, maxBatch: maxBatch}
+	g.idle.L = &g.mu
+	return g
 }
 
 // Do hands in to the next batch and waits for its answer. If ctx ends first, Do
@@ -72,6 +75,15 @@ func (g *Group[In, Out]) Do(ctx context.Context, in In, gone func(Out, error)) (
 	return zero, context.Cause(ctx)
 }
 
+// Wait returns when nothing is on its way and everybody has been told.
+func (g *Group[In, Out]) Wait() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.running {
+		g.idle.Wait()
+	}
+}
+
 // loop sends batches until nothing is left.
 func (g *Group[In, Out]) loop() {
 	for {
@@ -79,6 +91,7 @@ func (g *Group[In, Out]) loop() {
 		if len(g.queue) == 0 {
 			g.running = false
 			g.queue = nil // a burst must not pin its memory
+			g.idle.Broadcast()
 			g.mu.Unlock()
 			return
 		}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package kakutei_test
+
+const raceDetector = false
