@@ -21,9 +21,10 @@ const (
         coalesce((extract(epoch FROM k.locked_until - clock_timestamp()) * 1000)::bigint, 1000) AS left_ms,
         0, ''::bytea, ''::bytea, ''`
 	// findResult and findKey look for the record of an item c; at most one row
-	// each. LATERAL with LIMIT leaves the planner no way but the index.
+	// each. A result of a status that is not known is found as well: not to see
+	// it would be to run its operation again. LATERAL with LIMIT leaves the planner no way but the index.
 	findResult = `CROSS JOIN LATERAL (SELECT * FROM {{results}} r
-        WHERE r.scope = c.scope AND r.idempotency_key = c.idempotency_key AND r.status = 'SUCCEEDED' LIMIT 1) r`
+        WHERE r.scope = c.scope AND r.idempotency_key = c.idempotency_key AND r.status <> 'FAILED' LIMIT 1) r`
 	findKey = `CROSS JOIN LATERAL (SELECT * FROM {{keys}} k
         WHERE k.scope = c.scope AND k.idempotency_key = c.idempotency_key LIMIT 1) k`
 )

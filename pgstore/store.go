@@ -110,7 +110,7 @@ func (n names) fill(query string) string {
 	return strings.NewReplacer(
 		"{{keys}}", n.table("keys"), "{{results}}", n.table("results"), "{{maintenance}}", n.table("maintenance"),
 		"{{keys_failed}}", pgx.Identifier{n.bare("keys_failed")}.Sanitize(),
-		"{{results_succeeded}}", pgx.Identifier{n.bare("results_succeeded")}.Sanitize(),
+		"{{results_settled}}", pgx.Identifier{n.bare("results_settled")}.Sanitize(),
 	).Replace(query)
 }
 

@@ -51,7 +51,7 @@ CREATE TABLE {{results}} (
 
 -- Serves every look-up. It cannot be unique, since it does not hold the day: that an operation succeeds once is the work
 -- of {{keys}}.
-CREATE INDEX {{results_succeeded}} ON {{results}} (scope, idempotency_key) WHERE status = 'SUCCEEDED';
+CREATE INDEX {{results_settled}} ON {{results}} (scope, idempotency_key) WHERE status <> 'FAILED';
 
 -- One row while a process makes or drops partitions, so that only one does at a time.
 CREATE TABLE {{maintenance}} (
