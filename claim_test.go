@@ -312,6 +312,40 @@ func TestCallerLeavesWhileClaiming(t *testing.T) {
 	}
 }
 
+// The caller leaves at the very moment at which the reply is lost or arrives:
+// whatever of the two Run notices first, no key stays blocked.
+func TestCallerLeavesAsTheReplyComes(t *testing.T) {
+	for _, reply := range []string{"arrives", "lost"} {
+		t.Run("reply "+reply, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newFaultStore(t)
+				e := newEngine(t, s, kakutei.Options{Lease: time.Hour})
+				for i := range 500 {
+					key := fmt.Sprint(i)
+					ctx, cancel := context.WithCancelCause(t.Context())
+					s.add(&fault{method: claim, key: key, times: 1, after: func(context.Context) error {
+						cancel(errGone)
+						if reply == "lost" {
+							return errStore
+						}
+						return nil
+					}})
+					a, err := e.Run(ctx, operation(key), hold, func(context.Context) kakutei.Ending {
+						return kakutei.Ending{Finality: kakutei.FinalityNoEffect}
+					})
+					if err != nil {
+						assert.ErrorIs(t, err, errGone)
+					} else {
+						assert.Equal(t, a.Attempt, 1, "attempt")
+					}
+					synctest.Wait()
+					wantStatus(t, s.Store, operation(key), kakutei.StatusFailed)
+				}
+			})
+		})
+	}
+}
+
 // A caller that leaves before its claim was sent leaves nothing behind.
 func TestCallerLeavesBeforeItsClaimIsSent(t *testing.T) {
 	bubble(t, func(t *testing.T) {

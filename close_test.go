@@ -32,6 +32,7 @@ func TestCase20CloseWaits(t *testing.T) {
 		synctest.Wait()
 		_, err := e.Run(t.Context(), operation("another"), rerun, never(t))
 		assert.ErrorIs(t, err, kakutei.ErrClosed)
+		assert.Equal(t, s.itemCount(claim), 1, "claims that reached the store")
 		for range 10 {
 			time.Sleep(lease)
 			assert.Equal(t, len(closed), 0, "Close has returned while an operation runs")

@@ -589,6 +589,39 @@ func TestLeaseCountsFromTheSending(t *testing.T) {
 	}
 }
 
+// The store was away for longer than a lease before it took the claim. The lease
+// that it granted then is a fresh one.
+func TestClaimTakenAfterLongerThanALease(t *testing.T) {
+	for _, how := range []string{"fails", "reply lost"} {
+		t.Run(how, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newFaultStore(t)
+				f := &fault{method: claim}
+				if how == "fails" {
+					f.before = func(context.Context) error { return errStore }
+				} else {
+					f.after = func(context.Context) error { return errStore }
+				}
+				s.add(f)
+				e := newEngine(t, s, kakutei.Options{Lease: time.Second})
+				h, open := gated("done")
+				first := e.start(t.Context(), operation("k"), rerun, h.run)
+				time.Sleep(3 * time.Second)
+				assert.Equal(t, h.runs.Load(), 0, "runs while the store is away")
+				s.repair(f)
+				time.Sleep(10 * time.Second)
+				if assert.Equal(t, h.runs.Load(), 1, "n") {
+					assert.True(t, h.context().Err() == nil, "the handler's context has ended: %v", context.Cause(h.context()))
+				}
+				open()
+				a, err := first.result()
+				wantAnswer(t, a, err, "done")
+				e.wantEvents(kakutei.EventAcquired, kakutei.EventSucceeded)
+			})
+		})
+	}
+}
+
 // A renewal that is under way while its attempt completes finds no row. That is
 // not a lost lease.
 func TestRenewalThatMeetsACompletion(t *testing.T) {

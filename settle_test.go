@@ -282,28 +282,32 @@ func TestCase27StoreAwayForLongerThanTheLease(t *testing.T) {
 // The deadline bounds the handler, not the record of what it answered: the key
 // is not run again while its answer is known.
 func TestLateSettlementIsRenewedPastTheDeadline(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := newFaultStore(t)
-		f := s.fail(settle, 0)
-		e, b := newEngine(t, s, kakutei.Options{SettleTimeout: time.Second}), newEngine(t, s, kakutei.Options{})
-		p := rerun
-		p.Deadline = time.Minute
-		a, err := e.Run(t.Context(), operation("k"), p, func(context.Context) kakutei.Ending {
-			time.Sleep(59 * time.Second)
-			return final("done")
+	for _, took := range []time.Duration{59 * time.Second, 65 * time.Second} {
+		t.Run(fmt.Sprintf("handler ends after %v", took), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newFaultStore(t)
+				f := s.fail(settle, 0)
+				e, b := newEngine(t, s, kakutei.Options{SettleTimeout: time.Second}), newEngine(t, s, kakutei.Options{})
+				p := rerun
+				p.Deadline = time.Minute
+				a, err := e.Run(t.Context(), operation("k"), p, func(context.Context) kakutei.Ending {
+					time.Sleep(took)
+					return final("done")
+				})
+				assert.NoError(t, err)
+				assert.True(t, a.Unrecorded, "not marked as unrecorded")
+				for range 6 {
+					time.Sleep(5 * time.Second)
+					_, err := b.Run(t.Context(), operation("k"), p, never(t))
+					wantInFlight(t, err, lease)
+				}
+				s.repair(f)
+				time.Sleep(5 * time.Second)
+				a, err = b.Run(t.Context(), operation("k"), p, never(t))
+				wantReplay(t, a, err, "done")
+			})
 		})
-		assert.NoError(t, err)
-		assert.True(t, a.Unrecorded, "not marked as unrecorded")
-		for range 6 {
-			time.Sleep(5 * time.Second)
-			_, err := b.Run(t.Context(), operation("k"), p, never(t))
-			wantInFlight(t, err, lease)
-		}
-		s.repair(f)
-		time.Sleep(5 * time.Second)
-		a, err = b.Run(t.Context(), operation("k"), p, never(t))
-		wantReplay(t, a, err, "done")
-	})
+	}
 }
 
 // The background tries end, and leave nothing behind.
@@ -424,6 +428,9 @@ func TestCallerLeavesWithoutDetach(t *testing.T) {
 					return final("done")
 				})
 				synctest.Wait()
+				if p.Recovery != kakutei.Transactional {
+					s.fail(settle, 3) // trying again does not end with the caller either
+				}
 				cancel(errGone)
 				a, err := first.result()
 				wantAnswer(t, a, err, "done")

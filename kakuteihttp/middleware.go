@@ -122,12 +122,14 @@ func target(r *http.Request) (path, query string) {
 	return u.EscapedPath(), u.RawQuery
 }
 
-// traceID returns the trace id of a W3C traceparent, or nothing.
+// traceID returns the trace id of a W3C traceparent, or nothing. What is not
+// hexadecimal must not get into a record: databases refuse bytes that are not text.
 func traceID(traceparent string) string {
-	if parts := strings.Split(traceparent, "-"); len(parts) >= 4 && len(parts[1]) == 32 {
-		return parts[1]
+	parts := strings.Split(traceparent, "-")
+	if len(parts) < 4 || len(parts[1]) != 32 || strings.Trim(parts[1], "0123456789abcdef") != "" || strings.Trim(parts[1], "0") == "" {
+		return ""
 	}
-	return ""
+	return parts[1]
 }
 
 var errConsumed = errors.New("the body was read before the middleware could; put what reads it inside")
@@ -167,30 +169,41 @@ func (m *handler) serve(w http.ResponseWriter, r *http.Request, op kakutei.Opera
 	policy.Wait = m.wait(r.Header)
 	var rec *recorder
 	answer, err := m.engine.Run(r.Context(), op, policy, func(ctx context.Context) kakutei.Ending {
-		rec = newRecorder(w, m.opts.MaxResponseBytes, m.opts.Recovery != kakutei.Transactional)
-		m.next.ServeHTTP(rec, withBody(ctx, r, body))
+		rec = newRecorder(w, m.opts.MaxResponseBytes, m.opts.Recovery != kakutei.Transactional && r.ProtoAtLeast(1, 1))
+		m.handle(rec, withBody(ctx, r, body))
 		return rec.ending(m.opts.FinalityFunc)
 	})
 	switch {
-	case err != nil && rec != nil && (rec.passing || rec.hijacked):
-		// The client has a part of an answer that does not stand. It must not
-		// take it for the whole.
+	case rec != nil && (rec.passing || rec.hijacked) && (err != nil || answer.Replayed || answer.Unrecorded):
+		// The client has a part of an answer that does not stand, or is not
+		// recorded. It must not take it for the whole.
 		panic(http.ErrAbortHandler)
 	case err != nil && rec == nil && m.opts.FailOpen && errors.Is(err, kakutei.ErrUnavailable):
 		if m.opts.ObserveFailOpenFunc != nil {
 			m.opts.ObserveFailOpenFunc(r, err)
 		}
-		m.next.ServeHTTP(w, withBody(r.Context(), r, body))
+		m.handle(w, withBody(r.Context(), r, body))
 	case err != nil:
 		m.opts.ErrorFunc(w, r, problemOf(err))
 	case answer.Replayed:
 		m.replay(w, r, op, answer)
 	default:
-		if answer.Unrecorded && !rec.passing && !rec.hijacked {
+		if answer.Unrecorded {
 			rec.frozen.Set(UnrecordedHeader, "true")
 		}
 		rec.send()
 	}
+}
+
+// handle runs the handler on a request that net/http does not know.
+func (m *handler) handle(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if r.MultipartForm != nil {
+			//nolint:errcheck // as net/http does: the files are in a temporary directory
+			r.MultipartForm.RemoveAll()
+		}
+	}()
+	m.next.ServeHTTP(w, r)
 }
 
 func (m *handler) replay(w http.ResponseWriter, r *http.Request, op kakutei.Operation, answer kakutei.Answer) {

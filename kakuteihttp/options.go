@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kakutei-go/kakutei"
@@ -104,6 +105,20 @@ func (o Options) withDefaults(e *kakutei.Engine, scope ScopeFunc) (Options, erro
 		if slices.Contains(o.Methods, m) {
 			return invalid("method %s has no effect to protect", m)
 		}
+	}
+	if len(o.Methods) == 0 {
+		return invalid("no method is protected; nil stands for POST and PATCH")
+	}
+	for _, m := range o.Methods {
+		if m == "" || m != strings.ToUpper(m) {
+			return invalid("no request has method %q: methods are case-sensitive", m)
+		}
+	}
+	if o.FailOpen && o.Recovery == kakutei.Transactional {
+		return invalid("FailOpen would run a transactional handler without its transaction")
+	}
+	if o.MaxPreferWait < 0 && o.MaxPreferWait != NoPreferWait {
+		return invalid("a MaxPreferWait of %v; use NoPreferWait for none", o.MaxPreferWait)
 	}
 	if o.MaxPreferWait == 0 {
 		o.MaxPreferWait = DefaultMaxPreferWait

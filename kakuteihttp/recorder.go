@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -16,8 +17,9 @@ import (
 )
 
 const (
-	omittedTooLarge = "too-large"
-	omittedHijacked = "hijacked"
+	omittedTooLarge   = "too-large"
+	omittedHijacked   = "hijacked"
+	omittedIncomplete = "incomplete"
 )
 
 // recorder is the ResponseWriter of one run of a handler. It keeps the answer
@@ -28,8 +30,9 @@ type recorder struct {
 	w      http.ResponseWriter
 	before http.Header // what was set outside of the handler
 	limit  int64
-	// atOnce tells that Flush passes on; a transaction's answer must not, since
-	// the transaction may yet be refused and run again.
+	// atOnce tells that Flush passes on. A transaction's answer must not, since
+	// the transaction may yet be refused and run again; nor one over HTTP/1.0,
+	// where an answer that is broken off looks like a whole one.
 	atOnce bool
 
 	header   http.Header // what the handler sees
@@ -96,12 +99,11 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	if !bodyAllowed(rec.status) {
 		return 0, http.ErrBodyNotAllowed
 	}
-	if rec.written == 0 {
-		sniff(rec.frozen, p)
+	if rec.written += int64(len(p)); rec.declared >= 0 && rec.written > rec.declared {
+		return 0, http.ErrContentLength // as net/http does
 	}
-	rec.written += int64(len(p))
 	if rec.written > rec.limit && rec.omitted == "" {
-		rec.pass()
+		rec.pass(p)
 		rec.omitted, rec.body = omittedTooLarge, nil
 	}
 	if rec.omitted == "" {
@@ -127,7 +129,10 @@ func (rec *recorder) FlushError() error {
 		return nil
 	}
 	rec.WriteHeader(http.StatusOK)
-	rec.pass()
+	if rec.declared == 0 || !bodyAllowed(rec.status) {
+		return nil // the header is the whole answer, and waits for the record
+	}
+	rec.pass(nil)
 	//nolint:errcheck,nilerr // the client may have left; the handler goes on
 	http.NewResponseController(rec.w).Flush()
 	return nil
@@ -142,6 +147,9 @@ func (rec *recorder) Flush() {
 // Hijack implements [http.Hijacker]. What the handler then sends cannot be
 // replayed: a retry gets 409, and the handler does not run again.
 func (rec *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if rec.status != 0 {
+		rec.pass(nil) // net/http, too, sends what was written before
+	}
 	conn, rw, err := http.NewResponseController(rec.w).Hijack()
 	if err == nil {
 		rec.hijacked, rec.omitted, rec.body = true, omittedHijacked, nil
@@ -149,15 +157,23 @@ func (rec *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// pass begins to send what comes to the client.
-func (rec *recorder) pass() {
+// pass begins to send what comes to the client. next is what is written now.
+func (rec *recorder) pass(next []byte) {
 	if rec.passing {
 		return
 	}
+	rec.sniff(next)
 	rec.passing = true
-	replaceHeader(rec.w.Header(), rec.frozen)
-	rec.w.WriteHeader(rec.status)
+	rec.sendHeader()
 	rec.forward(rec.body)
+}
+
+// sendHeader sends status and header. How the body is framed is not for the
+// handler to say: an answer must be able to break off visibly.
+func (rec *recorder) sendHeader() {
+	replaceHeader(rec.w.Header(), rec.frozen)
+	rec.w.Header().Del("Transfer-Encoding")
+	rec.w.WriteHeader(rec.status)
 }
 
 // forward sends p, unless it would complete the declared length. That the
@@ -179,13 +195,24 @@ func (rec *recorder) ending(finality func(int, http.Header) kakutei.Finality) ka
 		return kakutei.Ending{Finality: kakutei.FinalityFinal, Result: kakutei.Result{Omitted: omittedHijacked}, Sent: true}
 	}
 	rec.WriteHeader(http.StatusOK)
+	rec.sniff(nil)
+	switch {
+	case rec.status == http.StatusSwitchingProtocols:
+		rec.omitted = omittedHijacked
+	case bodyAllowed(rec.status) && rec.declared >= 0 && rec.written != rec.declared && rec.omitted == "":
+		rec.omitted = omittedIncomplete // and is broken off by net/http
+	}
+	kept := rec.body
+	if rec.omitted != "" {
+		kept = nil
+	}
 	return kakutei.Ending{
 		Finality: finality(rec.status, rec.frozen),
 		Sent:     rec.passing,
 		Result: kakutei.Result{
 			Code:    rec.status,
-			Header:  wire.Encode(rec.kept(), rec.trailer()),
-			Body:    rec.body,
+			Header:  wire.Encode(rec.kept(), rec.trailer(notReplayed)),
+			Body:    kept,
 			Omitted: rec.omitted,
 		},
 	}
@@ -196,13 +223,12 @@ func (rec *recorder) send() {
 	if rec.hijacked {
 		return
 	}
-	trailer := rec.trailer()
+	trailer := rec.trailer(nil)
 	if !rec.passing {
-		if rec.declared < 0 && len(trailer) == 0 && bodyAllowed(rec.status) {
-			rec.frozen.Set("Content-Length", strconv.Itoa(len(rec.body)))
+		if rec.declared < 0 && bodyAllowed(rec.status) {
+			setFraming(rec.frozen, len(rec.body), trailer)
 		}
-		replaceHeader(rec.w.Header(), rec.frozen)
-		rec.w.WriteHeader(rec.status)
+		rec.sendHeader()
 		rec.held = rec.body
 	}
 	if len(rec.held) > 0 {
@@ -244,8 +270,8 @@ var notReplayed = []string{
 }
 
 // trailer returns the trailer fields that the handler has set, by either of
-// net/http's ways.
-func (rec *recorder) trailer() http.Header {
+// net/http's ways, without those in drop.
+func (rec *recorder) trailer(drop []string) http.Header {
 	trailer := make(http.Header)
 	for _, line := range rec.frozen["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -260,7 +286,22 @@ func (rec *recorder) trailer() http.Header {
 			trailer[name] = values
 		}
 	}
+	for name := range trailer {
+		if slices.Contains(drop, http.CanonicalHeaderKey(name)) {
+			delete(trailer, name)
+		}
+	}
 	return trailer
+}
+
+// setFraming tells net/http how a whole answer is sent: with its length, or, for
+// the sake of a trailer, in chunks.
+func setFraming(h http.Header, length int, trailer http.Header) {
+	if len(trailer) == 0 {
+		h.Set("Content-Length", strconv.Itoa(length))
+		return
+	}
+	h["Trailer"] = slices.Sorted(maps.Keys(trailer))
 }
 
 func writeTrailer(h, trailer http.Header) {
@@ -269,12 +310,15 @@ func writeTrailer(h, trailer http.Header) {
 	}
 }
 
-// sniff sets the media type as net/http would, so that a replay has the same
-// one however its body is cut into pieces.
-func sniff(h http.Header, p []byte) {
-	_, typed := h["Content-Type"]
-	if !typed && h.Get("Content-Encoding") == "" && h.Get("Transfer-Encoding") == "" {
-		h.Set("Content-Type", http.DetectContentType(p))
+// sniff sets the media type as net/http would from what is known of the body
+// when the header is sent, so that a replay has the same one.
+func (rec *recorder) sniff(next []byte) {
+	const enough = 512 // for http.DetectContentType
+	n := min(len(rec.body), enough)
+	start := append(rec.body[:n:n], next[:min(len(next), enough-n)]...)
+	_, typed := rec.frozen["Content-Type"]
+	if len(start) > 0 && !rec.passing && !typed && rec.frozen.Get("Content-Encoding") == "" {
+		rec.frozen.Set("Content-Type", http.DetectContentType(start))
 	}
 }
 
@@ -307,8 +351,8 @@ func writeReplay(w http.ResponseWriter, result kakutei.Result) error {
 		h["Content-Type"] = nil // the first answer had none: do not let net/http guess one
 	}
 	h.Set("Idempotent-Replayed", "true")
-	if bodyAllowed(result.Code) && len(trailer) == 0 {
-		h.Set("Content-Length", strconv.Itoa(len(result.Body)))
+	if bodyAllowed(result.Code) {
+		setFraming(h, len(result.Body), trailer)
 	}
 	w.WriteHeader(result.Code)
 	if bodyAllowed(result.Code) {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
 	"time"
 
@@ -21,6 +22,7 @@ func forwardAuthorization(target string) (func(*http.Request) error, error) {
 		return nil, fmt.Errorf("%w: the URL to authorize replays must be an http or https URL", kakutei.ErrInvalid)
 	}
 	client := &http.Client{
+		Transport:     newTransport(),
 		Timeout:       authorizeTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -36,8 +38,8 @@ func forwardAuthorization(target string) (func(*http.Request) error, error) {
 		} {
 			ask.Header.Del(name)
 		}
+		(&httputil.ProxyRequest{In: r, Out: ask}).SetXForwarded()
 		ask.Header.Set("X-Forwarded-Method", r.Method)
-		ask.Header.Set("X-Forwarded-Host", r.Host)
 		ask.Header.Set("X-Forwarded-Uri", r.URL.RequestURI())
 		resp, err := client.Do(ask)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 
@@ -22,6 +23,9 @@ func ParseJWTKey(content []byte) (crypto.PublicKey, error) {
 	block, _ := pem.Decode(content)
 	if block == nil {
 		secret := bytes.TrimSpace(content)
+		if isPublic(secret) {
+			return nil, fmt.Errorf("%w: the JWT key file looks like a public key, and is not one in PEM that can be read (-----BEGIN PUBLIC KEY-----)", kakutei.ErrInvalid)
+		}
 		if len(secret) < minSecretBytes {
 			return nil, fmt.Errorf("%w: the JWT key is neither a PEM public key nor a secret of %d bytes or more", kakutei.ErrInvalid, minSecretBytes)
 		}
@@ -42,6 +46,34 @@ func ParseJWTKey(content []byte) (crypto.PublicKey, error) {
 		return key, nil
 	}
 	return nil, fmt.Errorf("%w: the JWT key file holds a %s; a PUBLIC KEY or CERTIFICATE is needed", kakutei.ErrInvalid, block.Type)
+}
+
+// isPublic reports what is, or was meant to be, a public key in another form:
+// PEM that is damaged, a JWK, SSH, DER. Taken for the secret of an HMAC it would
+// let everybody sign.
+func isPublic(content []byte) bool {
+	for _, begin := range []string{"{", "[", "ssh-", "ecdsa-"} {
+		if bytes.HasPrefix(content, []byte(begin)) {
+			return true
+		}
+	}
+	if bytes.Contains(content, []byte("-----BEGIN")) {
+		return true
+	}
+	der, err := base64.StdEncoding.DecodeString(string(content))
+	if err != nil {
+		der = content
+	}
+	for _, parse := range []func([]byte) error{
+		func(b []byte) error { _, err := x509.ParsePKIXPublicKey(b); return err },
+		func(b []byte) error { _, err := x509.ParsePKCS1PublicKey(b); return err },
+		func(b []byte) error { _, err := x509.ParseCertificate(b); return err },
+	} {
+		if parse(der) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // methodsOf returns the signing methods that fit the key. A token may not choose

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"mime"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +28,9 @@ const AttemptHeader = "Kakutei-Attempt"
 type Config struct {
 	// Upstream is where requests go: scheme, host and, if any, a path before theirs.
 	Upstream *url.URL
-	// Transport sends them. Default: a transport of its own, with keep-alive.
+	// Transport sends them. Default: a transport of its own, with keep-alive. One
+	// that does not support [net/http/httptrace], as [http.Transport] does, cannot tell
+	// that a request was not sent, which then counts as an unknown outcome.
 	Transport http.RoundTripper
 	// Default is for requests that match none of Routes. Its Method and Path
 	// are not used.
@@ -65,17 +69,16 @@ func New(engine *kakutei.Engine, cfg Config) (http.Handler, error) {
 	if cfg.Upstream == nil || cfg.Upstream.Host == "" || cfg.Upstream.Scheme != "http" && cfg.Upstream.Scheme != "https" {
 		return nil, fmt.Errorf("%w: the upstream must be an http or https URL such as http://127.0.0.1:9000", kakutei.ErrInvalid)
 	}
+	if u := cfg.Upstream; u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%w: the upstream is scheme, host and path alone: what else stands in its URL would not be sent", kakutei.ErrInvalid)
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	if cfg.Transport == nil {
-		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.Proxy = nil // the upstream is given, and is not reached through another proxy
-		t.MaxIdleConnsPerHost = 256
-		t.DisableCompression = true // bodies pass as they are
-		cfg.Transport = t
+		cfg.Transport = newTransport()
 	}
-	p := &proxy{logger: cfg.Logger, routes: http.NewServeMux(), byPattern: make(map[string]http.Handler)}
+	p := &proxy{logger: cfg.Logger, routes: http.NewServeMux()}
 	p.upstream = &httputil.ReverseProxy{
 		Rewrite:      func(pr *httputil.ProxyRequest) { rewrite(pr, cfg.Upstream) },
 		Transport:    once{cfg.Transport},
@@ -95,11 +98,14 @@ func New(engine *kakutei.Engine, cfg Config) (http.Handler, error) {
 type proxy struct {
 	logger   *slog.Logger
 	upstream *httputil.ReverseProxy
-	// routes only finds the pattern: its handlers are never called, since it
-	// would redirect paths that it finds unclean.
-	routes    *http.ServeMux
-	byPattern map[string]http.Handler
+	// routes only finds the route: it serves nothing itself, since it would
+	// redirect paths that it finds unclean.
+	routes *http.ServeMux
 }
+
+// protected is the handler of a route, to be told from those by which ServeMux
+// redirects.
+type protected struct{ http.Handler }
 
 func (p *proxy) add(engine *kakutei.Engine, r Route) (err error) {
 	pattern := strings.TrimSpace(r.Method + " " + r.Path)
@@ -107,8 +113,13 @@ func (p *proxy) add(engine *kakutei.Engine, r Route) (err error) {
 	if r.Recovery == kakutei.Transactional {
 		return fail(fmt.Errorf("%w: a proxy has no part in the upstream's transactions; choose rerun or hold", kakutei.ErrInvalid))
 	}
-	if !strings.HasPrefix(r.Path, "/") {
-		return fail(fmt.Errorf("%w: the path must begin with /", kakutei.ErrInvalid))
+	switch r.Method {
+	case "", http.MethodPost, http.MethodPatch:
+	default:
+		return fail(fmt.Errorf("%w: only POST and PATCH are protected; everything else passes through", kakutei.ErrInvalid))
+	}
+	if !strings.HasPrefix(r.Path, "/") || strings.ContainsAny(r.Path, " \t") {
+		return fail(fmt.Errorf("%w: the path must begin with /, and a space in it be written as %%20", kakutei.ErrInvalid))
 	}
 	opts := kakuteihttp.Options{
 		Recovery: r.Recovery, Required: r.Required, Strict: r.Strict, Wait: r.Wait, Lease: r.Lease, Deadline: r.Timeout,
@@ -126,34 +137,65 @@ func (p *proxy) add(engine *kakutei.Engine, r Route) (err error) {
 	}
 	defer func() { // how ServeMux reports a pattern it does not take
 		if v := recover(); v != nil {
-			err = fail(fmt.Errorf("%w: %v", kakutei.ErrInvalid, v))
+			text := strings.ReplaceAll(registeredAt.ReplaceAllString(fmt.Sprint(v), ""), "\n", " ")
+			if strings.Contains(text, `conflicts with pattern "/"`) {
+				text = "this is what has no route of its own: set it outside of the routes"
+			}
+			err = fail(fmt.Errorf("%w: %s", kakutei.ErrInvalid, text))
 		}
 	}()
-	p.routes.HandleFunc(pattern, func(http.ResponseWriter, *http.Request) {})
-	p.byPattern[pattern] = protect(http.HandlerFunc(p.forward))
+	p.routes.Handle(pattern, protected{protect(http.HandlerFunc(p.forward))})
 	return nil
 }
+
+// registeredAt is what ServeMux says about this file, in which no pattern stands.
+var registeredAt = regexp.MustCompile(` \(registered at [^)]*\)`)
 
 // ServeHTTP implements [http.Handler].
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Header.Del(AttemptHeader)
-	if r.Method != http.MethodPost && r.Method != http.MethodPatch || isUpgrade(r.Header) {
+	if offersHTTP2(r.Header) {
+		r.Header.Del("Upgrade")
+		r.Header.Del("Http2-Settings")
+	}
+	if r.Method != http.MethodPost && r.Method != http.MethodPatch {
 		p.upstream.ServeHTTP(w, r)
 		return
 	}
-	_, pattern := p.routes.Handler(&http.Request{
-		Method: r.Method, Host: r.Host, URL: &url.URL{Path: cleanPath(r.URL.Path)},
-	})
-	h, ok := p.byPattern[pattern]
-	if !ok {
-		h = p.byPattern["/"]
+	p.routeOf(r).ServeHTTP(w, r)
+}
+
+// routeOf returns the handler that protects r.
+func (p *proxy) routeOf(r *http.Request) http.Handler {
+	escaped := cleanPath(r.URL.EscapedPath())
+	h := p.find(r.Method, escaped)
+	if _, ok := h.(protected); !ok { // ServeMux would redirect /tree to /tree/, so it belongs to that
+		h = p.find(r.Method, escaped+"/")
 	}
-	h.ServeHTTP(w, r)
+	return h
+}
+
+func (p *proxy) find(method, escaped string) http.Handler {
+	plain, err := url.PathUnescape(escaped)
+	if err != nil { // cannot be: cleanPath has escaped it
+		plain = escaped
+	}
+	h, _ := p.routes.Handler(&http.Request{Method: method, URL: &url.URL{Path: plain, RawPath: escaped}})
+	return h
 }
 
 // cleanPath returns the path that routes are matched with; the upstream gets it
-// as it came.
-func cleanPath(s string) string {
+// as it came. Dot segments and empty ones are gone and every character is in
+// its plain form, so that no spelling gets around a route. A slash that was
+// escaped stays so: as ServeMux has it, it does not end a segment.
+func cleanPath(escaped string) string {
+	segments := strings.Split(escaped, "/")
+	for i, s := range segments {
+		if plain, err := url.PathUnescape(s); err == nil {
+			segments[i] = url.PathEscape(plain)
+		}
+	}
+	s := strings.Join(segments, "/")
 	c := path.Clean("/" + s)
 	if strings.HasSuffix(s, "/") && c != "/" {
 		c += "/"
@@ -161,10 +203,13 @@ func cleanPath(s string) string {
 	return c
 }
 
-func isUpgrade(h http.Header) bool {
-	for _, line := range h["Connection"] {
-		for token := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
+// offersHTTP2 reports an offer to go on in HTTP/2. It is made to this server
+// alone (RFC 7540 section 3.2), and whoever passes it on opens a tunnel to the
+// upstream in which no request is protected any more.
+func offersHTTP2(h http.Header) bool {
+	for _, line := range h["Upgrade"] {
+		for protocol := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.TrimSpace(protocol), "h2c") {
 				return true
 			}
 		}
@@ -176,14 +221,20 @@ func isUpgrade(h http.Header) bool {
 func (p *proxy) forward(w http.ResponseWriter, r *http.Request) {
 	if a := kakutei.FromContext(r.Context()); a != nil {
 		r.Header.Set(AttemptHeader, strconv.FormatInt(a.Number(), 10))
+		r.Header.Del("Upgrade") // an offer that a server may ignore; what runs in a tunnel cannot be recorded
 		w = &unflushed{ResponseWriter: w}
+		if r.Context().Value(http.ServerContextKey) == nil {
+			// Called without a net/http server, ReverseProxy would take an answer
+			// that breaks off for a whole one.
+			r = r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, new(http.Server)))
+		}
 	}
 	p.upstream.ServeHTTP(w, r)
 }
 
 func rewrite(pr *httputil.ProxyRequest, upstream *url.URL) {
 	pr.SetURL(upstream)
-	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as it was fingerprinted
+	asSent(pr.Out.URL, pr.In, upstream)
 	pr.Out.Host = pr.In.Host
 	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 	pr.SetXForwarded()
@@ -195,13 +246,32 @@ func rewrite(pr *httputil.ProxyRequest, upstream *url.URL) {
 	}
 }
 
+// asSent lets the target go out byte for byte, as it was fingerprinted: net/url
+// would escape what it thinks should be.
+func asSent(out *url.URL, in *http.Request, upstream *url.URL) {
+	out.RawQuery = in.URL.RawQuery
+	sent, err := url.ParseRequestURI(in.RequestURI)
+	if err != nil || sent.Path != in.URL.Path || sent.EscapedPath() != in.URL.EscapedPath() {
+		return // something before us has set another path
+	}
+	raw, _, _ := strings.Cut(in.RequestURI, "?")
+	if !strings.HasPrefix(raw, "/") {
+		return // the absolute form, which names a host
+	}
+	raw = strings.TrimSuffix(upstream.EscapedPath(), "/") + raw
+	if !strings.HasPrefix(raw, "//") { // which net/url would take for a host
+		out.Opaque = raw
+	}
+}
+
 // unflushed keeps ReverseProxy from flushing every answer of unknown length: it
 // would reach the client before it is recorded. Event streams are flushed.
 type unflushed struct{ http.ResponseWriter }
 
 // FlushError is what ReverseProxy calls.
 func (u *unflushed) FlushError() error {
-	if mediaType, _, _ := strings.Cut(u.Header().Get("Content-Type"), ";"); strings.TrimSpace(mediaType) == "text/event-stream" {
+	//nolint:errcheck // as ReverseProxy reads it: parameters may be wrong
+	if mediaType, _, _ := mime.ParseMediaType(u.Header().Get("Content-Type")); mediaType == "text/event-stream" {
 		return http.NewResponseController(u.ResponseWriter).Flush()
 	}
 	return nil

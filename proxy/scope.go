@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/kakutei-go/kakutei"
 	"github.com/kakutei-go/kakutei/kakuteihttp"
@@ -34,10 +35,17 @@ func ParseScope(s string, opts ScopeOptions) (kakuteihttp.ScopeFunc, error) {
 	case s == "single":
 		return kakuteihttp.SingleScope, nil
 	case kind == "header" && name != "":
-		return headerScope(http.CanonicalHeaderKey(name)), nil
+		// net/http keeps Host elsewhere.
+		if name = http.CanonicalHeaderKey(name); !httpguts.ValidHeaderFieldName(name) || name == "Host" {
+			return nil, fmt.Errorf("%w: scope %q names no header that a request can have", kakutei.ErrInvalid, s)
+		}
+		return headerScope(name), nil
 	case kind == "jwt" && name != "":
 		if opts.JWTKey == nil && !opts.JWTUnverified {
 			return nil, fmt.Errorf("%w: scope %q needs the key that tokens are verified with; to take their claims on trust, because a gateway in front verifies them, say so", kakutei.ErrInvalid, s)
+		}
+		if opts.JWTKey != nil && opts.JWTUnverified {
+			return nil, fmt.Errorf("%w: scope %q has a key that tokens are verified with, and takes their claims on trust: choose one", kakutei.ErrInvalid, s)
 		}
 		return jwtScope(name, opts)
 	}
@@ -67,7 +75,11 @@ func jwtScope(claim string, opts ScopeOptions) (kakuteihttp.ScopeFunc, error) {
 	}
 	parser := jwt.NewParser(jwt.WithValidMethods(methods), jwt.WithJSONNumber())
 	return func(r *http.Request) (string, error) {
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		lines := r.Header["Authorization"]
+		if len(lines) != 1 { // of two, the upstream might take the other one
+			return "", fmt.Errorf("%w: header Authorization stands in the request %d times", kakuteihttp.ErrUnauthenticated, len(lines))
+		}
+		scheme, token, _ := strings.Cut(lines[0], " ")
 		if !strings.EqualFold(scheme, "Bearer") || token == "" {
 			return "", fmt.Errorf("%w: no bearer token", kakuteihttp.ErrUnauthenticated)
 		}

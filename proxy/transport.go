@@ -11,6 +11,15 @@ import (
 	"github.com/kakutei-go/kakutei"
 )
 
+// newTransport returns the transport that is used unless another one is given.
+func newTransport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.Proxy = nil // where to go is given; it is not reached through a proxy of the environment
+	t.MaxIdleConnsPerHost = 256
+	t.DisableCompression = true // bodies pass as they are
+	return t
+}
+
 // errNotSent: no connection was had, so no byte of the request has left.
 var errNotSent = errors.New("the request was not sent")
 
@@ -21,15 +30,19 @@ type once struct{ base http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
 func (t once) RoundTrip(r *http.Request) (*http.Response, error) {
-	var connected atomic.Bool
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
+	// A transport that tells nothing of its connections may have sent it.
+	var asked, connected atomic.Bool
+	trace := &httptrace.ClientTrace{
+		GetConn: func(string) { asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	}
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
 	if kakutei.FromContext(r.Context()) != nil && (r.Body == nil || r.Body == http.NoBody) {
 		// A body that is empty, but not known to be, is not sent again.
 		r.Body = io.NopCloser(eof{})
 	}
 	resp, err := t.base.RoundTrip(r)
-	if err != nil && !connected.Load() {
+	if err != nil && asked.Load() && !connected.Load() {
 		return nil, fmt.Errorf("%w: %w", errNotSent, err)
 	}
 	return resp, err

@@ -10,15 +10,16 @@ const queryNow = `SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)`
 
 // queryRecord finds what is known about one operation: the live row, or else the
 // result. Never both: a settlement removes the one and adds the other in one
-// transaction. Readers outside of one see a snapshot, which is enough for
-// decisions that change nothing.
+// transaction. A result of a status that is not known is found as well: not to
+// see it would be to run its operation again. Readers outside of a transaction
+// see a snapshot, which is enough for decisions that change nothing.
 const queryRecord = `
 SELECT status, request_hash, attempt, owner, locked_until - CAST(unixepoch('subsec') * 1000 AS INTEGER),
-       0, NULL, NULL, ''
+       NULL, NULL, NULL, ''
 FROM idempotency_keys WHERE scope = ?1 AND idempotency_key = ?2
 UNION ALL
 SELECT status, request_hash, attempt, owner, NULL, response_code, response_headers, response_body, omitted
-FROM idempotency_results WHERE scope = ?1 AND idempotency_key = ?2 AND status = 'SUCCEEDED'
+FROM idempotency_results WHERE scope = ?1 AND idempotency_key = ?2 AND status <> 'FAILED'
 LIMIT 1`
 
 // queryInsert makes the live row of a first attempt. The transaction saw no row,
@@ -83,7 +84,7 @@ CREATE TABLE IF NOT EXISTS %[1]s (
     response_code INTEGER NOT NULL, response_headers BLOB, response_body BLOB, omitted TEXT NOT NULL,
     created_at INTEGER NOT NULL, claimed_at INTEGER NOT NULL, completed_at INTEGER NOT NULL
 ) STRICT;
-CREATE UNIQUE INDEX IF NOT EXISTS %[1]s_succeeded ON %[1]s (scope, idempotency_key) WHERE status = 'SUCCEEDED'`
+CREATE UNIQUE INDEX IF NOT EXISTS %[1]s_settled ON %[1]s (scope, idempotency_key) WHERE status <> 'FAILED'`
 
 // queryDropDay drops a day whole.
 const queryDropDay = `DROP TABLE %s`
@@ -96,6 +97,7 @@ const (
 	queryCreateView = `CREATE VIEW idempotency_results AS %s`
 	querySelectDay  = `SELECT scope, idempotency_key, request_method, request_path, request_hash, status, attempt, owner, node,
     actor, trace_id, response_code, response_headers, response_body, omitted, created_at, claimed_at, completed_at FROM %s`
+	querySelectDays = `SELECT * FROM (%s)`
 )
 
 // queryForgetFailed removes failed operations that nobody came back for, a few
@@ -104,6 +106,9 @@ const queryForgetFailed = `
 DELETE FROM idempotency_keys WHERE (scope, idempotency_key) IN (
     SELECT scope, idempotency_key FROM idempotency_keys WHERE status = 'FAILED' AND updated_at < ?1 LIMIT 500)
 AND status = 'FAILED' AND updated_at < ?1`
+
+// queryWritable changes nothing, and fails where nothing can be changed.
+const queryWritable = `DELETE FROM idempotency_keys WHERE 0`
 
 // queryProbe finds out at start whether the file is a database that can be read.
 const queryProbe = `SELECT count(*) FROM sqlite_schema`

@@ -5,13 +5,18 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kakutei-go/kakutei"
 )
 
-const dayPrefix = "idempotency_results_"
+const (
+	dayPrefix = "idempotency_results_"
+	// maxTerms is how many days are joined in one SELECT; SQLite allows 500.
+	maxTerms = 250
+)
 
 // dayTable returns the table of the day, in UTC, that a time in milliseconds is in.
 func dayTable(ms int64) string {
@@ -39,23 +44,11 @@ func (s *Store) Settle(ctx context.Context, settlements []kakutei.Settlement) ([
 // settle ends one attempt. refused is the item's own answer; err undoes the
 // transaction.
 func (tx *group) settle(ctx context.Context, x kakutei.Settlement) (refused, err error) {
-	var n int64
-	switch x.Status {
-	case kakutei.StatusSucceeded:
-		if n, err = tx.recordResult(ctx, x); n == 1 {
-			_, err = tx.exec(ctx, tx.s.writes.remove, x.Scope, x.Key, x.Owner, x.Attempt)
-		}
-	case kakutei.StatusFailed:
-		x.Result = kakutei.Result{Code: x.Result.Code}
-		if n, err = tx.recordResult(ctx, x); n == 1 {
-			_, err = tx.exec(ctx, tx.s.writes.end, x.Scope, x.Key, x.Owner, x.Attempt, tx.now, x.Status.String())
-		}
-	case kakutei.StatusUncertain:
-		n, err = tx.exec(ctx, tx.s.writes.end, x.Scope, x.Key, x.Owner, x.Attempt, tx.now, x.Status.String())
-	default:
-		return fmt.Errorf("%w: an attempt cannot end as %v", kakutei.ErrInvalid, x.Status), nil
-	}
-	if err != nil || n == 1 {
+	ended, err := tx.end(ctx, x)
+	switch {
+	case errors.Is(err, kakutei.ErrInvalid):
+		return err, nil
+	case err != nil || ended:
 		return nil, err
 	}
 	// Not the holder. If it has settled so already, this is the call again whose
@@ -73,6 +66,27 @@ func (tx *group) settle(ctx context.Context, x kakutei.Settlement) (refused, err
 	return kakutei.ErrLeaseLost, nil
 }
 
+// end ends one attempt, if it holds the operation.
+func (tx *group) end(ctx context.Context, x kakutei.Settlement) (ended bool, err error) {
+	var n int64
+	switch x.Status {
+	case kakutei.StatusSucceeded:
+		if n, err = tx.recordResult(ctx, x); n == 1 {
+			_, err = tx.exec(ctx, tx.s.writes.remove, x.Scope, x.Key, x.Owner, x.Attempt)
+		}
+	case kakutei.StatusFailed:
+		x.Result = kakutei.Result{Code: x.Result.Code}
+		if n, err = tx.recordResult(ctx, x); n == 1 {
+			_, err = tx.exec(ctx, tx.s.writes.end, x.Scope, x.Key, x.Owner, x.Attempt, tx.now, x.Status.String())
+		}
+	case kakutei.StatusUncertain:
+		n, err = tx.exec(ctx, tx.s.writes.end, x.Scope, x.Key, x.Owner, x.Attempt, tx.now, x.Status.String())
+	default:
+		return false, fmt.Errorf("%w: an attempt cannot end as %v", kakutei.ErrInvalid, x.Status)
+	}
+	return n == 1, err
+}
+
 // exec runs a prepared statement and returns how many rows it changed.
 func (tx *group) exec(ctx context.Context, stmt *sql.Stmt, args ...any) (int64, error) {
 	res, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
@@ -87,14 +101,15 @@ func (tx *group) exec(ctx context.Context, stmt *sql.Stmt, args ...any) (int64, 
 func (tx *group) recordResult(ctx context.Context, x kakutei.Settlement) (int64, error) {
 	if tx.result == nil {
 		table := dayTable(tx.now)
-		if table != tx.s.day {
+		if table != tx.s.day.Load() {
 			if err := tx.makeDay(ctx, table); err != nil {
 				return 0, fmt.Errorf("make the table of the day: %w", err)
 			}
-			tx.s.day = table
+			tx.made = table
 		}
 		var err error
 		if tx.result, err = tx.PrepareContext(ctx, fmt.Sprintf(queryRecordResult, table)); err != nil {
+			tx.s.day.Store("") // should somebody have dropped it, it is made next time
 			return 0, err
 		}
 	}
@@ -125,12 +140,21 @@ func (tx *group) makeView(ctx context.Context) error {
 	for i, day := range days {
 		selects[i] = fmt.Sprintf(querySelectDay, day)
 	}
+	for len(selects) > maxTerms {
+		var joined []string
+		for part := range slices.Chunk(selects, maxTerms) {
+			joined = append(joined, fmt.Sprintf(querySelectDays, union(part)))
+		}
+		selects = joined
+	}
 	if _, err := tx.ExecContext(ctx, queryDropView); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, fmt.Sprintf(queryCreateView, strings.Join(selects, "\nUNION ALL\n")))
+	_, err = tx.ExecContext(ctx, fmt.Sprintf(queryCreateView, union(selects)))
 	return err
 }
+
+func union(selects []string) string { return strings.Join(selects, "\nUNION ALL\n") }
 
 // days returns the tables of all days, the oldest first.
 func (tx *group) days(ctx context.Context) (tables []string, err error) {

@@ -20,11 +20,14 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"modernc.org/sqlite"
 
 	"github.com/kakutei-go/kakutei"
 	"github.com/kakutei-go/kakutei/internal/coalesce"
@@ -49,6 +52,8 @@ const (
 	maxRetention = 400 * 24 * time.Hour
 	// readers is how many look-ups may run at once.
 	readers = 4
+	// maxRaces bounds how often a start may find that another one was faster.
+	maxRaces = 20
 	// openTimeout bounds how long a start waits for another one's migration.
 	openTimeout = 30 * time.Second
 )
@@ -65,8 +70,11 @@ type Store struct {
 	writes writeStatements
 	groups *coalesce.Group[*job, error]
 
-	// day is the day whose table is known to exist. Only the writer uses it.
-	day string
+	// holder is the attempt whose transaction the writer's connection is in.
+	holder atomic.Pointer[transaction]
+	// day holds the name of the newest table of a day that is known to exist: a
+	// transaction that made or found it was committed.
+	day atomic.Value
 	// now returns the database's clock within a transaction; tests shift it.
 	now func(ctx context.Context, tx *sql.Tx) (int64, error)
 }
@@ -83,10 +91,16 @@ func Open(ctx context.Context, path string, _ Options) (*Store, error) {
 	switch {
 	case path == "":
 		return nil, errors.New("sqlite: the path of the database file is empty")
+	case strings.ContainsRune(path, 0):
+		return nil, fmt.Errorf("sqlite: the path %q holds a NUL: SQLite would take what stands before it", path)
 	case strings.HasPrefix(path, ":memory:"):
 		return nil, errors.New("sqlite: a database in memory is lost with the process; give the path of a file, or use memstore in tests")
 	}
-	s := &Store{path: path}
+	absolute, err := fromRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
+	}
+	s := &Store{path: absolute}
 	s.now = s.clock
 	if err := s.open(ctx); err != nil {
 		_ = s.Close() // the first error is the one to report
@@ -97,12 +111,18 @@ func Open(ctx context.Context, path string, _ Options) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
-	if s.write, err = sql.Open("sqlite", dsn(s.path, "immediate", "synchronous(FULL)")); err != nil {
+	connector, err := sqlite.NewConnector(dsn(s.path, "immediate", "synchronous(FULL)"))
+	if err != nil {
 		return err
 	}
+	s.write = sql.OpenDB(guarded{connector, s})
 	s.write.SetMaxOpenConns(1)
 	s.write.SetMaxIdleConns(1)
 	if err := s.migrate(ctx); err != nil {
+		return err
+	}
+	// That somebody else is writing is an answer too: the file can be written.
+	if _, err := s.write.ExecContext(ctx, queryWritable); err != nil && !isBusy(err) {
 		return err
 	}
 	if s.read, err = sql.Open("sqlite", dsn(s.path, "deferred", "query_only(1)")); err != nil {
@@ -113,12 +133,26 @@ func (s *Store) open(ctx context.Context) (err error) {
 	return s.prepare(ctx)
 }
 
+// fromRoot makes a path independent of the working directory: connections are
+// opened again at any time, and must find the same file. It leaves ".." to the
+// file system, which knows about symbolic links.
+func fromRoot(path string) (string, error) {
+	if filepath.IsAbs(path) {
+		return path, nil
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	return wd + string(filepath.Separator) + path, nil
+}
+
 func dsn(path, txlock, pragma string) string {
 	q := url.Values{"_txlock": {txlock}, "_pragma": {
 		// First of all: switching to WAL needs a moment alone with the file.
 		fmt.Sprintf("busy_timeout(%d)", busyMillis), "journal_mode(WAL)", pragma,
 	}}
-	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
+	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: q.Encode()}).String()
 }
 
 // migrate brings the schema up to date. Processes that start together race for
@@ -138,7 +172,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
+	for races := 0; ; {
 		current, target, err := provider.GetVersions(ctx)
 		if err == nil && current > target {
 			return fmt.Errorf("the file has schema version %d and this program knows up to %d: it was written by a newer version; use that, or another file", current, target)
@@ -149,10 +183,15 @@ func (s *Store) migrate(ctx context.Context) error {
 		if err == nil {
 			_, err = provider.Up(ctx)
 		}
-		if err != nil && !wait(ctx) {
-			return fmt.Errorf("bring the schema up to date: %w", err)
+		if err == nil {
+			continue
 		}
-		if err != nil && !isRace(err) {
+		if !isBusy(err) {
+			races++
+		}
+		// Who lost a race finds the schema made when it looks again. If it does
+		// not, the tables that are in the way are not Kakutei's.
+		if !isRace(err) || races > maxRaces || !wait(ctx) {
 			return fmt.Errorf("bring the schema up to date: %w", err)
 		}
 	}
@@ -224,10 +263,10 @@ func scanRecord(row *sql.Row) (kakutei.Record, error) {
 		status, owner string
 		hash          []byte
 		attempt       int64
-		left          sql.NullInt64
+		left, code    sql.NullInt64 // code is NULL in a live row
 		result        kakutei.Result
 	)
-	err := row.Scan(&status, &hash, &attempt, &owner, &left, &result.Code, &result.Header, &result.Body, &result.Omitted)
+	err := row.Scan(&status, &hash, &attempt, &owner, &left, &code, &result.Header, &result.Body, &result.Omitted)
 	if errors.Is(err, sql.ErrNoRows) {
 		return kakutei.Record{}, nil
 	}
@@ -241,14 +280,21 @@ func scanRecord(row *sql.Row) (kakutei.Record, error) {
 	if rec.Fingerprint, err = kakutei.ParseFingerprint(hash); err != nil {
 		return kakutei.Record{}, err
 	}
+	if code.Valid != (rec.Status == kakutei.StatusSucceeded) {
+		return kakutei.Record{}, fmt.Errorf("%w: status %v in the wrong table", kakutei.ErrCorrupt, rec.Status)
+	}
 	switch rec.Status {
 	case kakutei.StatusProcessing:
-		rec.Left = time.Duration(left.Int64) * time.Millisecond
-		if !left.Valid { // cannot be written; should it be there all the same, it is held
+		// What no claim can write (NULL, a lease of years) is held if it is there
+		// all the same.
+		const most = int64(kakutei.MaxLease / time.Millisecond)
+		rec.Left = time.Duration(max(min(left.Int64, most), -most)) * time.Millisecond
+		if !left.Valid {
 			rec.Left = time.Second
 		}
 	case kakutei.StatusSucceeded:
 		rec.Result = result
+		rec.Result.Code = int(code.Int64)
 	}
 	return rec, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kakutei-go/kakutei"
 )
@@ -16,6 +17,9 @@ import (
 type transaction struct {
 	s   *Store
 	ctx context.Context // of the attempt: when it ends, the transaction is undone
+
+	// undone tells that SQLite has ended the transaction; see guard.go.
+	undone atomic.Bool
 
 	mu       sync.Mutex
 	tx       *sql.Tx
@@ -46,7 +50,7 @@ func Tx(ctx context.Context) (*sql.Tx, error) {
 		return t.tx, nil
 	}
 	err := retryBusy(t.ctx, func() (err error) {
-		t.tx, err = t.s.write.BeginTx(t.ctx, nil)
+		t.tx, err = t.s.begin(t.ctx, t)
 		return err
 	})
 	if err != nil {
@@ -79,20 +83,27 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 		return err
 	}
 	defer t.tx.Rollback() //nolint:errcheck // without effect after a commit
+	defer t.s.holder.CompareAndSwap(t, nil)
 	g := &group{Tx: t.tx, s: t.s}
 	var err error
-	if g.now, err = t.s.now(ctx, t.tx); err != nil {
-		return fmt.Errorf("sqlite: settle: %w", err)
+	var ended bool
+	if g.now, err = t.s.now(ctx, t.tx); err == nil {
+		ended, err = g.end(ctx, x)
 	}
-	refused, err := g.settle(ctx, x)
-	if err == nil {
-		err = refused
+	switch {
+	case t.undone.Load():
+		err = errUndone
+	case err == nil && !ended:
+		// Also if it has settled so already: to do that again is no harm, but the
+		// handler has written again.
+		err = kakutei.ErrLeaseLost
 	}
 	if err != nil {
 		return fmt.Errorf("sqlite: settle: %w", err)
 	}
-	if err := t.tx.Commit(); err != nil {
-		return fmt.Errorf("sqlite: commit: %w", err)
+	t.s.holder.CompareAndSwap(t, nil)
+	if err := g.commit(); err != nil {
+		return fmt.Errorf("sqlite: %w", err)
 	}
 	return nil
 }
@@ -105,6 +116,7 @@ func (t *transaction) Rollback() error {
 	if t.tx == nil {
 		return nil
 	}
+	t.s.holder.CompareAndSwap(t, nil)
 	if err := t.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("sqlite: roll back: %w", err)
 	}

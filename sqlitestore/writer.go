@@ -29,6 +29,19 @@ type group struct {
 	now int64 // the database's clock, in milliseconds since 1970
 	// result is the prepared queryRecordResult of the day; see settle.go.
 	result *sql.Stmt
+	// made is the table of the day, if this transaction made it.
+	made string
+}
+
+// commit ends the transaction. What it made is believed in from now on.
+func (tx *group) commit() error {
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	if tx.made != "" {
+		tx.s.day.Store(tx.made)
+	}
+	return nil
 }
 
 // do has run done in a transaction that is committed when do returns nil.
@@ -64,7 +77,7 @@ func (s *Store) transact(jobs []*job, errs []error) error {
 	ctx := context.Background()
 	var tx *sql.Tx
 	err := retryBusy(newest(jobs), func() (err error) {
-		tx, err = s.write.BeginTx(ctx, nil)
+		tx, err = s.begin(ctx, nil)
 		return err
 	})
 	if err != nil {
@@ -84,11 +97,7 @@ func (s *Store) transact(jobs []*job, errs []error) error {
 			return err
 		}
 	}
-	if err := tx.Commit(); err != nil {
-		s.day = "" // it may have been made in this transaction
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
+	return g.commit()
 }
 
 // newest returns the context that lasts longest of the jobs' own.

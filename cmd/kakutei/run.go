@@ -54,7 +54,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%v; see %q", err, cmd.CommandPath()+" --help")
 	})
-	root.AddCommand(p.proxyCommand())
+	root.AddCommand(p.proxyCommand(), p.migrateCommand())
+	root.AddCommand(p.demoCommand())
+	root.AddCommand(p.benchCommand())
 	ran := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
 

@@ -61,7 +61,7 @@ func Decode(b []byte) (header, trailer http.Header, err error) {
 	if !ok {
 		return nil, nil, fmt.Errorf("%w: it does not begin with %q", ErrFormat, version1)
 	}
-	header, trailer = make(http.Header), make(http.Header)
+	header = make(http.Header)
 	into := header
 	for len(rest) > 0 {
 		line, after, ok := bytes.Cut(rest, []byte("\r\n"))
@@ -69,15 +69,19 @@ func Decode(b []byte) (header, trailer http.Header, err error) {
 			return nil, nil, fmt.Errorf("%w: it breaks off in a line", ErrFormat)
 		}
 		rest = after
-		if len(line) == 0 {
+		if len(line) == 0 && trailer == nil {
+			trailer = make(http.Header)
 			into = trailer
 			continue
 		}
 		name, value, ok := strings.Cut(string(line), ": ")
-		if !ok || name == "" {
+		if !ok || !httpguts.ValidHeaderFieldName(name) {
 			return nil, nil, fmt.Errorf("%w: a line without a name", ErrFormat)
 		}
 		into[name] = append(into[name], value)
+	}
+	if trailer == nil {
+		return nil, nil, fmt.Errorf("%w: it breaks off in the header", ErrFormat)
 	}
 	return header, trailer, nil
 }

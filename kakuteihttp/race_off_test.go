@@ -1,0 +1,5 @@
+//go:build !race
+
+package kakuteihttp_test
+
+const raceEnabled = false
