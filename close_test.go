@@ -163,9 +163,9 @@ func TestCloseWhileHandingBack(t *testing.T) {
 		assert.ErrorIs(t, err, errGone)
 		closed := closing(t.Context(), e)
 		synctest.Wait()
+		assert.Equal(t, len(closed), 0, "Close has returned while a claim is at the store")
 		release()
 		assert.NoError(t, <-closed)
-		synctest.Wait()
 		wantStatus(t, s.Store, operation("k"), kakutei.StatusFailed)
 	})
 }
@@ -192,5 +192,39 @@ func TestCloseWithWaiters(t *testing.T) {
 		assert.ErrorIs(t, err, kakutei.ErrClosed)
 		a, err := newEngine(t, s, kakutei.Options{}).Run(t.Context(), operation("k"), p, answering("done").run)
 		wantAnswer(t, a, err, "done")
+	})
+}
+
+// Who waits for another process must not keep this one from closing.
+func TestCloseWithWaitersForAnotherProcess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newFaultStore(t)
+		e := newEngine(t, s, kakutei.Options{})
+		abandon(t, s.Store, operation("k"), time.Hour)
+		waiter := e.start(t.Context(), operation("k"), waiting(rerun, time.Hour), never(t))
+		time.Sleep(time.Second)
+		start := time.Now()
+		assert.NoError(t, e.Close(t.Context()))
+		assert.Equal(t, time.Since(start), 0, "time that Close took")
+		_, err := waiter.result()
+		assert.ErrorIs(t, err, kakutei.ErrClosed)
+	})
+}
+
+// Close may be called by several at once, each with its own patience.
+func TestCloseTogether(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e := newEngine(t, newFaultStore(t), kakutei.Options{})
+		h, open := gated("done")
+		first := e.start(t.Context(), operation("k"), rerun, h.run)
+		<-h.started
+		patient, other := closing(t.Context(), e), closing(t.Context(), e)
+		synctest.Wait()
+		assert.Equal(t, len(patient)+len(other), 0, "Close has returned while an operation runs")
+		open()
+		_, err := first.result()
+		assert.NoError(t, err)
+		assert.NoError(t, <-patient)
+		assert.NoError(t, <-other)
 	})
 }

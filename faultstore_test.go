@@ -151,13 +151,6 @@ func (s *faultStore) forget() {
 	s.peak, s.calls, s.items = s.open, map[string]int{}, map[string]int{}
 }
 
-// firings returns how often f was applied.
-func (s *faultStore) firings(f *fault) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return f.fired
-}
-
 // do runs one call under the faults.
 func (s *faultStore) do(ctx context.Context, method string, ids []kakutei.ID, effect func() error) error {
 	s.mu.Lock()

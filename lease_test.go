@@ -159,6 +159,7 @@ func TestCase14RenewalFindsNoRow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newFaultStore(t)
 		a := newEngine(t, s, kakutei.Options{})
+		start := time.Now()
 		h, open := gated("loser")
 		first := a.start(t.Context(), operation("k"), rerun, h.run)
 		<-h.started
@@ -171,6 +172,8 @@ func TestCase14RenewalFindsNoRow(t *testing.T) {
 		assert.NoError(t, errs[0])
 		<-h.context().Done()
 		assert.Equal(t, context.Cause(h.context()), kakutei.ErrLeaseLost, "cause")
+		took := time.Since(start)
+		assert.True(t, took < lease/2, "cancelled after %v: the next renewal should have noticed", took)
 		open()
 		_, err = first.result()
 		assert.ErrorIs(t, err, kakutei.ErrUncertain)
@@ -550,7 +553,7 @@ func TestCase11LeaseCountsFromTheFirstSending(t *testing.T) {
 		h, open := gated("A")
 		first := a.start(t.Context(), operation("k"), rerun, h.run)
 		<-h.started
-		time.Sleep(start.Add(lease + eps).Sub(time.Now()))
+		time.Sleep(time.Until(start.Add(lease + eps)))
 		if h.context().Err() == nil {
 			_, err := b.Run(t.Context(), operation("k"), rerun, never(t))
 			wantInFlight(t, err, lease)

@@ -145,6 +145,49 @@ func TestCase26RefusedForEver(t *testing.T) {
 	}
 }
 
+// Between two tries nothing was watched, as the attempt seemed to be ending. The
+// next try is watched like the first: it loses its lease, and has its deadline.
+func TestRefusedThenTheLeaseIsLost(t *testing.T) {
+	for _, away := range []bool{true, false} {
+		t.Run(map[bool]string{true: "renewals fail", false: "the deadline comes"}[away], func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newFaultStore(t)
+				if away {
+					s.fail(renew, 0)
+				}
+				a, b := newEngine(t, s, kakutei.Options{}), newEngine(t, s, kakutei.Options{})
+				p := transactional
+				p.Deadline = time.Minute
+				runs := 0
+				c := a.start(t.Context(), operation("k"), p, func(ctx context.Context) kakutei.Ending {
+					if runs++; runs == 1 {
+						memstore.TxFrom(ctx).Refuse()
+						return final("refused")
+					}
+					start := time.Now()
+					<-ctx.Done()
+					if away {
+						assert.ErrorIs(t, context.Cause(ctx), kakutei.ErrLeaseLost)
+						took := time.Since(start)
+						assert.True(t, took <= lease, "the second run was cancelled after %v", took)
+						time.Sleep(eps)
+					} else {
+						assert.ErrorIs(t, context.Cause(ctx), context.DeadlineExceeded)
+						time.Sleep(2 * lease) // not renewed any more
+					}
+					got, err := b.Run(context.Background(), operation("k"), p, answering("winner").run)
+					wantAnswer(t, got, err, "winner")
+					return final("loser")
+				})
+				got, err := c.result()
+				wantReplay(t, got, err, "winner")
+				assert.Equal(t, runs, 2, "runs")
+				assert.Equal(t, len(a.seen(kakutei.EventLeaseLost)), 1, "lost leases observed")
+			})
+		})
+	}
+}
+
 // A handler whose answer is on its way already cannot be run again.
 func TestRefusedAfterTheAnswerWasSent(t *testing.T) {
 	bubble(t, func(t *testing.T) {

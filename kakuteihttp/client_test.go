@@ -37,6 +37,7 @@ func TestClientLeaves(t *testing.T) {
 		for _, flushed := range []bool{false, true} {
 			left, done := make(chan struct{}, 10), make(chan struct{}, 10)
 			g := newGate()
+			defer g.release()
 			s := &site{http2: http2, outer: watched(left, done)}
 			s.handler = func(w http.ResponseWriter, r *http.Request) {
 				io.WriteString(w, "first ")
@@ -67,7 +68,7 @@ func TestClientLeaves(t *testing.T) {
 			s.want(1, "k", kakutei.StatusProcessing)
 			wantProblem(t, s.post("k", ""), 409, "in-flight")
 			receive(t, "the duplicate's end", done)
-			close(g.open)
+			g.release()
 			receive(t, "the handler's end", done)
 			s.want(1, "k", kakutei.StatusSucceeded)
 			wantReplay(t, s.post("k", ""), 200, "first "+second)
@@ -82,6 +83,7 @@ func TestShutdown(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, http2 bool) {
 		g := newGate()
+		defer g.release()
 		handler := func(w http.ResponseWriter, r *http.Request) {
 			g.pass(r)
 			w.WriteHeader(201)
@@ -104,7 +106,7 @@ func TestShutdown(t *testing.T) {
 			}
 			return err != nil
 		})
-		close(g.open)
+		g.release()
 		wantAnswer(t, receive(t, "the answer", first), 201, "created")
 		for range 2 {
 			if err := receive(t, "the shutdown", stopped); err != nil {
@@ -243,6 +245,7 @@ func TestPreferWait(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				g := newGate()
+				defer g.release()
 				shared := newStore()
 				handler := func(w http.ResponseWriter, r *http.Request) {
 					g.pass(r)
@@ -260,7 +263,7 @@ func TestPreferWait(t *testing.T) {
 						wantProblem(t, r, 409, "in-flight")
 						wantRetryAfter(t, r, 30)
 					}
-					close(g.open)
+					g.release()
 				} else {
 					told := make(chan struct{}, 10)
 					shared.hook(func(st *store) {
@@ -275,7 +278,7 @@ func TestPreferWait(t *testing.T) {
 					waiting := []<-chan *reply{s.later(dup), s.later(dup), other.later(dup)}
 					receive(t, "that the other process is told to wait", told)
 					wantProblem(t, s.do(call{key: "k", body: "other", header: dup.header}), 422, "key-reused") // at once
-					close(g.open)
+					g.release()
 					for _, w := range waiting {
 						wantReplay(t, receive(t, "the waiter's answer", w), 201, "created")
 					}
@@ -295,6 +298,7 @@ func TestWaiterLeaves(t *testing.T) {
 	both(t, func(t *testing.T, http2 bool) {
 		left, done := make(chan struct{}, 10), make(chan struct{}, 10)
 		g := newGate()
+		defer g.release()
 		shared := newStore()
 		handler := func(w http.ResponseWriter, r *http.Request) {
 			g.pass(r)
@@ -325,7 +329,7 @@ func TestWaiterLeaves(t *testing.T) {
 			receive(t, "the end of the waiter's request", done)
 		}
 		s.want(1, "k", kakutei.StatusProcessing)
-		close(g.open)
+		g.release()
 		wantAnswer(t, receive(t, "the answer", first), 201, "")
 		s.want(1, "k", kakutei.StatusSucceeded)
 		other.want(0, "k", kakutei.StatusSucceeded)

@@ -298,14 +298,18 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// gate is a handler that waits to be let through.
+// gate holds up a handler. Release it also where a test fails: a server does not
+// close while a handler runs.
 type gate struct {
 	entered chan *http.Request
 	open    chan struct{}
+	release func()
 }
 
 func newGate() *gate {
-	return &gate{entered: make(chan *http.Request, 100), open: make(chan struct{})}
+	g := &gate{entered: make(chan *http.Request, 100), open: make(chan struct{})}
+	g.release = sync.OnceFunc(func() { close(g.open) })
+	return g
 }
 
 func (g *gate) pass(r *http.Request) {

@@ -23,6 +23,7 @@ func TestConflictAndMismatch(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, http2 bool) {
 		g := newGate()
+		defer g.release()
 		s := (&site{http2: http2, handler: func(w http.ResponseWriter, r *http.Request) {
 			g.pass(r)
 			w.WriteHeader(201)
@@ -45,7 +46,7 @@ func TestConflictAndMismatch(t *testing.T) {
 		if fmt.Sprint(before) != fmt.Sprint(after) {
 			t.Errorf("the record was changed: %+v, before %+v", after, before)
 		}
-		close(g.open)
+		g.release()
 		wantAnswer(t, receive(t, "the answer", first), 201, "")
 		wantReplay(t, s.post("k", "B"), 201, "")
 		wantProblem(t, s.post("k", "B'"), 422, "key-reused")

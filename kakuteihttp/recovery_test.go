@@ -62,6 +62,7 @@ func TestOutlivesLease(t *testing.T) {
 	const lease = 2 * time.Second
 	renewed := make(chan struct{}, 100)
 	g := newGate()
+	defer g.release()
 	s := (&site{engine: kakutei.Options{Lease: lease}, handler: func(w http.ResponseWriter, r *http.Request) {
 		g.pass(r)
 		if err := r.Context().Err(); err != nil {
@@ -88,7 +89,7 @@ func TestOutlivesLease(t *testing.T) {
 	if took := time.Since(start); took < lease {
 		t.Errorf("the handler ran for %v only, of a lease of %v", took, lease)
 	}
-	close(g.open)
+	g.release()
 	wantAnswer(t, receive(t, "the answer", first), 201, "")
 	wantReplay(t, s.post("k", ""), 201, "")
 	s.want(1, "k", kakutei.StatusSucceeded)
@@ -102,6 +103,8 @@ func TestOvertaken(t *testing.T) {
 	both(t, func(t *testing.T, http2 bool) {
 		for _, done := range []bool{true, false} {
 			a, b := newGate(), newGate()
+			defer a.release()
+			defer b.release()
 			shared := newStore()
 			shared.expireAtOnce()
 			answer := func(name string, g *gate) http.HandlerFunc {
@@ -120,10 +123,10 @@ func TestOvertaken(t *testing.T) {
 			receive(t, "B's handler", b.entered)
 			shared.hook(func(s *store) { s.claim = nil })
 			if done {
-				close(b.open)
+				b.release()
 				wantAnswer(t, receive(t, "B's answer", ofB), 201, "of B")
 			}
-			close(a.open)
+			a.release()
 			r := receive(t, "A's answer", ofA)
 			if done {
 				wantReplay(t, r, 201, "of B")
@@ -135,7 +138,7 @@ func TestOvertaken(t *testing.T) {
 				if r.header.Get("X-Process") != "" {
 					t.Errorf("header of the loser: %v", r.header)
 				}
-				close(b.open)
+				b.release()
 				wantAnswer(t, receive(t, "B's answer", ofB), 201, "of B")
 			}
 			if cause := context.Cause(request.Context()); !errors.Is(cause, kakutei.ErrLeaseLost) {

@@ -340,6 +340,7 @@ func TestClientHeaders(t *testing.T) {
 func TestAuthorizeReplay(t *testing.T) {
 	t.Parallel()
 	g := newGate()
+	defer g.release()
 	var asked atomic.Int32
 	s := &site{opts: kakuteihttp.Options{MaxPreferWait: patience, AuthorizeReplayFunc: func(r *http.Request) error {
 		asked.Add(1)
@@ -368,7 +369,7 @@ func TestAuthorizeReplay(t *testing.T) {
 		t.Errorf("the first run was asked for")
 	}
 	waiting := s.later(as("former"))
-	close(g.open)
+	g.release()
 	wantAnswer(t, receive(t, "the answer", first), 201, "secret")
 	for _, r := range []*reply{receive(t, "the waiter's answer", waiting), s.do(as("former"))} {
 		wantProblem(t, r, 403, "replay-forbidden")

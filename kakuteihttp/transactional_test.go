@@ -185,6 +185,7 @@ func TestTransactionTooLarge(t *testing.T) {
 func TestTransactionFlush(t *testing.T) {
 	t.Parallel()
 	g := newGate()
+	defer g.release()
 	s := (&site{handler: func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, "paid")
 		w.(http.Flusher).Flush()
@@ -201,7 +202,7 @@ func TestTransactionFlush(t *testing.T) {
 		t.Errorf("%q was sent before the commit", b)
 	}
 	conn.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // the read tells
-	close(g.open)
+	g.release()
 	r := conn.hear()
 	wantAnswer(t, r, 200, "paid")
 	if r.length != 4 {

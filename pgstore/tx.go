@@ -161,6 +161,7 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 		}
 		return err
 	}
+	defer t.rollBack() // after the commit, it gives the connection back
 	err := t.s.settleIn(ctx, t.tx, x)
 	if err == nil {
 		if err = t.tx.commit(ctx); err != nil {

@@ -79,12 +79,8 @@ func (a *admin) handler() http.Handler {
 	return mux
 }
 
-// serve listens on addr until stop is called.
-func (a *admin) serve(addr string, logger *slog.Logger) (stop func(), err error) {
-	listener, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
+// serve serves on listener until stop is called.
+func (a *admin) serve(listener net.Listener, logger *slog.Logger) (stop func()) {
 	server := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.Serve(listener); err != nil && err != http.ErrServerClosed {
@@ -92,5 +88,5 @@ func (a *admin) serve(addr string, logger *slog.Logger) (stop func(), err error)
 		}
 	}()
 	logger.Info("kakutei: admin listens", "url", "http://"+listener.Addr().String())
-	return func() { _ = server.Close() }, nil // nothing to lose: scrapes come again
+	return func() { _ = server.Close() } // nothing to lose: scrapes come again
 }

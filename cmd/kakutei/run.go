@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"modernc.org/sqlite"
+
+	"github.com/kakutei-go/kakutei"
 )
 
 const (
@@ -67,17 +70,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case errors.Is(err, errNo):
 		return exitNo
 	case errors.Is(err, errUsage) || !ran: // cobra refuses unknown commands and arguments before anything runs
-		fmt.Fprintln(stderr, "kakutei:", trimUsage(err))
+		fmt.Fprintln(stderr, "kakutei:", oneLine(err))
 		return exitUsage
 	}
-	fmt.Fprintln(stderr, "kakutei:", err)
+	fmt.Fprintln(stderr, "kakutei:", oneLine(err))
 	return exitNo
 }
 
-func trimUsage(err error) string {
-	const prefix = "usage: "
-	if s := err.Error(); len(s) > len(prefix) && s[:len(prefix)] == prefix {
-		return s[len(prefix):]
-	}
-	return err.Error()
+// oneLine returns the text of err in one line, without the marks that sort it.
+func oneLine(err error) string {
+	s := strings.TrimPrefix(err.Error(), errUsage.Error()+": ")
+	s = strings.ReplaceAll(s, kakutei.ErrInvalid.Error()+": ", "")
+	s = strings.ReplaceAll(s, "\n\nDid you mean this?\n\t", "; perhaps: ")
+	return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
 }

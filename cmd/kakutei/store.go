@@ -40,6 +40,9 @@ func parseStore(s string) (storeURL, error) {
 		if rest == "" {
 			return storeURL{}, usagef("--store %q has no path; write sqlite:kakutei.db", s)
 		}
+		if strings.HasPrefix(rest, ":memory:") {
+			return storeURL{}, usagef("--store %q would be lost with the process; write sqlite:kakutei.db", s)
+		}
 		return storeURL{kind: "sqlite", rest: rest}, nil
 	case "postgres", "postgresql":
 		u, err := url.Parse(s)

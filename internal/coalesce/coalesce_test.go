@@ -295,6 +295,37 @@ func TestIdleHasNoGoroutine(t *testing.T) {
 	})
 }
 
+// Wait returns when every batch is over and who had to be told has been told.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &batches{gate: make(chan struct{})}
+		g := coalesce.New(10, b.run)
+		g.Wait() // nothing was ever sent
+		ctx, cancel := context.WithCancelCause(t.Context())
+		told := false
+		leaver := do(ctx, g, 0, func(string, error) { told = true })
+		synctest.Wait()
+		cancel(errGone)
+		assert.Equal(t, <-leaver, errGone, "error")
+		queued := do(t.Context(), g, 1, nil)
+		synctest.Wait()
+		waited := make(chan bool, 1)
+		go func() {
+			g.Wait()
+			waited <- told
+		}()
+		for range 2 {
+			synctest.Wait()
+			assert.Equal(t, len(waited), 0, "Wait has returned while a batch is under way")
+			b.gate <- struct{}{}
+		}
+		assert.NoError(t, <-queued)
+		assert.True(t, <-waited, "Wait returned before gone was called")
+		g.Wait()
+	})
+}
+
 // Many callers, some of whom leave at some time: each gets its own answer or its
 // cause; an item is sent at most once; gone is called exactly for those that
 // were sent and whose caller left.
