@@ -231,7 +231,7 @@ func (e *Engine) settleLate(f *flight, start time.Time, s Settlement) {
 func (e *Engine) settleUntil(ctx context.Context, s Settlement) error {
 	for try := 0; ; try++ {
 		err := e.settleOnce(ctx, s)
-		if err == nil || errors.Is(err, ErrLeaseLost) || !sleep(ctx, backoff(try)) {
+		if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrInvalid) || !sleep(ctx, backoff(try)) {
 			return err
 		}
 	}

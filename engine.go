@@ -36,7 +36,7 @@ type Engine struct {
 	running map[*Attempt]struct{}
 }
 
-// claimCall is a claim on its way; sent is when it first went to the store.
+// claimCall is a claim on its way; sent is when it last went to the store.
 type claimCall struct {
 	Claim
 	sent time.Time
@@ -101,9 +101,7 @@ func (e *Engine) sendClaims(calls []*claimCall) ([]Decision, error) {
 	claims := make([]Claim, len(calls))
 	now := time.Now()
 	for i, c := range calls {
-		if c.sent.IsZero() { // sent again, it may find itself acquired by the first sending
-			c.sent = now
-		}
+		c.sent = now
 		claims[i] = c.Claim
 	}
 	return e.store.Claim(ctx, claims)
@@ -289,13 +287,21 @@ func (e *Engine) claim(ctx context.Context, call *claimCall) (Decision, error) {
 		if err == nil {
 			err = d.Err
 		}
+		if err == nil && d.Outcome == Acquired && unclear {
+			// An earlier sending may have acquired it, so how much is left of the
+			// lease is not known: begin with a whole one.
+			err = e.renewNow(call, d)
+			if errors.Is(err, ErrLeaseLost) { // taken over meanwhile: ask anew
+				call.Owner = newOwner()
+			}
+		}
 		switch {
 		case err == nil:
 			return d, nil
 		case errors.Is(err, ErrCorrupt), errors.Is(err, ErrInvalid):
 			return Decision{}, err
 		case ctx.Err() != nil:
-			if unclear {
+			if unclear || !errors.Is(err, context.Cause(ctx)) {
 				e.handBack(call, Decision{}, true)
 			}
 			return Decision{}, context.Cause(ctx)
@@ -310,6 +316,19 @@ func (e *Engine) claim(ctx context.Context, call *claimCall) (Decision, error) {
 			return Decision{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 	}
+}
+
+// renewNow gives an attempt a whole lease before it starts.
+func (e *Engine) renewNow(call *claimCall, d Decision) error {
+	ctx, cancel := context.WithTimeout(context.Background(), e.opts.StoreTimeout)
+	defer cancel()
+	call.sent = time.Now()
+	ref := Ref{ID: call.ID(), Owner: call.Owner, Attempt: d.Attempt}
+	errs, err := e.store.Renew(ctx, []Renewal{{Ref: ref, Lease: call.Lease}})
+	if err == nil {
+		err = errs[0]
+	}
+	return err
 }
 
 // handBack fails an attempt that was, or may have been, acquired and did not

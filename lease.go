@@ -21,8 +21,9 @@ type leases struct {
 
 // held is one lease.
 type held struct {
-	ref   Ref
-	lease time.Duration
+	leases *leases
+	ref    Ref
+	lease  time.Duration
 	// until ends the renewals: the deadline of the run. Zero means never.
 	until time.Time
 
@@ -44,7 +45,7 @@ func newLeases(renew func(context.Context, []Renewal) ([]error, error), timeout 
 // hold keeps ref renewed until release. granted is a moment before the store
 // granted the lease, so that the local view of its end is never too late.
 func (l *leases) hold(ref Ref, lease time.Duration, granted, until time.Time, onLost func(cause error)) *held {
-	h := &held{ref: ref, lease: lease, until: until, onLost: onLost}
+	h := &held{leases: l, ref: ref, lease: lease, until: until, onLost: onLost}
 	h.due = granted.Add(lease / 3)
 	h.expires = granted.Add(lease)
 	h.expiry = time.AfterFunc(time.Until(h.expires), h.lose)
@@ -95,6 +96,9 @@ func (h *held) settle(settling bool) {
 	h.settling = settling
 	if settling {
 		h.expiry.Stop()
+		if !h.until.IsZero() && !time.Now().Before(h.until) {
+			h.leases.poke() // past the deadline nobody was looking
+		}
 	} else if !h.over {
 		h.expiry.Reset(time.Until(h.expires))
 	}
@@ -152,10 +156,13 @@ func (l *leases) collect(now time.Time) (due []*held, next time.Duration) {
 
 func (l *leases) renewAll(ctx context.Context, due []*held) {
 	renewals := make([]Renewal, len(due))
+	// One call that hangs must leave time for another before a lease is over.
+	timeout := l.timeout
 	for i, h := range due {
 		renewals[i] = Renewal{Ref: h.ref, Lease: h.lease}
+		timeout = min(timeout, max(h.lease/4, MinLease/2))
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	sent := time.Now()
 	errs, err := l.renew(ctx, renewals)

@@ -88,7 +88,9 @@ type Settlement struct {
 //	    failure whose outcome is not known.
 //	C17 Nothing in PROCESSING or UNCERTAIN is ever removed by retention.
 //	C18 In a [Transaction] the business writes and the settlement become
-//	    visible together, or not at all.
+//	    visible together, or not at all. Commit works only for the attempt that
+//	    holds the operation: C11 does not extend to it, since a second run may
+//	    not commit its writes on the strength of the first one's settlement.
 type Store interface {
 	// Claim tries to own operations.
 	Claim(ctx context.Context, claims []Claim) ([]Decision, error)

@@ -255,7 +255,11 @@ func TestDaysOfAnotherProcess_cases_45_46(t *testing.T) {
 			for range 3 {
 				said = append(said, c.line())
 			}
-			claims(t, s, claimOf(fmt.Sprint("child ", step), "parent", day), kakutei.Replay, 1)
+			key := fmt.Sprint("child ", step)
+			claims(t, s, claimOf(key, "parent", day), kakutei.Replay, 1)
+			if got, want := daysOf(t, s, key), []string{base.Add(time.Duration(step)*5*time.Hour + 30*time.Minute).Format("20060102")}; !slices.Equal(got, want) {
+				t.Errorf("in %s the result of %s is of %v, want %v", tz, key, got, want)
+			}
 		}
 		c.wait()
 		said = append(said, column(t, s.read, queryDays)...)

@@ -251,6 +251,51 @@ func TestTxWriterTaken_case_26(t *testing.T) {
 	b.state(t, "k", "SUCCEEDED, charged true")
 }
 
+// While a handler has its transaction open nobody's lease can be renewed. Whoever
+// loses his lease by that is cancelled in time, and nobody runs twice.
+func TestTxKeepsRenewalsWaiting_case_14(t *testing.T) {
+	t.Parallel()
+	b := newBusiness(t, kakutei.Options{Lease: 400 * time.Millisecond})
+	other := businessOn(t, open(t, b.path), kakutei.Options{})
+	opened, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		// Another process, say, with a longer lease.
+		if _, err := other.run("slow", func(ctx context.Context) kakutei.Ending {
+			if err := charge(ctx, "slow"); err != nil {
+				t.Error(err)
+			}
+			close(opened)
+			time.Sleep(1200 * time.Millisecond)
+			return final("slow")
+		}); err != nil {
+			t.Error(err)
+		}
+	}()
+	var runs atomic.Int64
+	var cause error
+	answer, err := b.runWith(context.Background(), "k", kakutei.Policy{Recovery: kakutei.Rerun}, func(ctx context.Context) kakutei.Ending {
+		runs.Add(1)
+		<-opened
+		<-ctx.Done()
+		cause = context.Cause(ctx)
+		return final("it was done all the same")
+	})
+	<-over
+	if !errors.Is(cause, kakutei.ErrLeaseLost) {
+		t.Errorf("the handler was cancelled with %v", cause)
+	}
+	t.Logf("the caller is told %v %q, %v", answer.Unrecorded, answer.Result.Body, err)
+	again, err := b.runWith(within(t), "k", kakutei.Policy{Recovery: kakutei.Rerun, Wait: 5 * time.Second}, func(context.Context) kakutei.Ending {
+		runs.Add(1)
+		return final("twice")
+	})
+	if err != nil || runs.Load() != 1 || string(again.Result.Body) != "it was done all the same" {
+		t.Errorf("%d runs, %q, %v", runs.Load(), again.Result.Body, err)
+	}
+	other.state(t, "slow", "SUCCEEDED, charged true")
+}
+
 // Handlers that write, handlers that do not, duplicates and failures, all at
 // once and from two handles: in the end the sums are right, and each row stands
 // with its result.

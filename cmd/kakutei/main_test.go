@@ -111,9 +111,15 @@ func serve(t testing.TB, args ...string) *served {
 // test ends.
 func launch(t testing.TB, args ...string) *served {
 	t.Helper()
+	return launchWith(t, nil, args...)
+}
+
+// launchWith has more in the environment.
+func launchWith(t testing.TB, env []string, args ...string) *served {
+	t.Helper()
 	s := newServed(t)
 	s.cmd = exec.Command(os.Args[0], proxyArgs(args)...)
-	s.cmd.Env = append(os.Environ(), asProgram+"=1", "GORACE=halt_on_error=1")
+	s.cmd.Env = append(append(os.Environ(), asProgram+"=1"), env...)
 	s.cmd.Stdout, s.cmd.Stderr = s.stdout, s.stderr
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
