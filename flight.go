@@ -93,7 +93,8 @@ func (f *flight) share(op Operation) (d Decision, err error, again bool) { //nol
 	case err != nil:
 		return Decision{}, err, false
 	case !same && (f.err != nil || f.decision.Outcome == Mismatch):
-		return Decision{}, nil, true // the record is not the leader's; it may be op's
+		//nolint:nilerr // the error is the leader's; the record may be op's
+		return Decision{}, nil, true
 	case !same:
 		return Decision{Outcome: Mismatch, Attempt: f.decision.Attempt}, nil, false
 	case f.err == nil && f.decision.Outcome == Acquired: // by the leader, so in flight for everybody else

@@ -172,8 +172,7 @@ func (l *leases) renewAll(ctx context.Context, due []*held) {
 		if err == nil {
 			itemErr = errs[i]
 		}
-		switch {
-		case itemErr == nil:
+		if itemErr == nil {
 			h.mu.Lock()
 			h.expires = sent.Add(h.lease)
 			h.due = sent.Add(h.lease / 3)
@@ -181,13 +180,14 @@ func (l *leases) renewAll(ctx context.Context, due []*held) {
 				h.expiry.Reset(time.Until(h.expires))
 			}
 			h.mu.Unlock()
-		default: // the store is away: soon again, until the expiry timer fires
-			h.mu.Lock()
-			h.due = now.Add(h.lease / 10)
-			h.mu.Unlock()
-			if errors.Is(itemErr, ErrLeaseLost) {
-				h.lose()
-			}
+			continue
+		}
+		// The store is away: soon again, until the expiry timer fires.
+		h.mu.Lock()
+		h.due = now.Add(h.lease / 10)
+		h.mu.Unlock()
+		if errors.Is(itemErr, ErrLeaseLost) {
+			h.lose()
 		}
 	}
 }

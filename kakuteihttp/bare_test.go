@@ -85,7 +85,7 @@ func shapes() map[string]http.HandlerFunc {
 			w.WriteHeader(304)
 		},
 		"999":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(499); io.WriteString(w, "odd") },
-		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 303) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusSeeOther) },
 		"error":    func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 404) },
 		"lines": func(w http.ResponseWriter, r *http.Request) {
 			h := w.Header()

@@ -49,6 +49,7 @@ func (s *store) whole() {
 	s.hook(func(s *store) { s.claim, s.renew, s.settle, s.look = nil, nil, nil, nil })
 }
 
+//nolint:revive // the context is one of the call's arguments
 func hooked[In, Out any](s *store, hook func(s *store) func([]In, func([]In) ([]Out, error)) ([]Out, error),
 	ctx context.Context, in []In, call func(context.Context, []In) ([]Out, error),
 ) ([]Out, error) {

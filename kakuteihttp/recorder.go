@@ -133,7 +133,7 @@ func (rec *recorder) FlushError() error {
 		return nil // the header is the whole answer, and waits for the record
 	}
 	rec.pass(nil)
-	//nolint:errcheck,nilerr // the client may have left; the handler goes on
+	//nolint:errcheck // the client may have left; the handler goes on
 	http.NewResponseController(rec.w).Flush()
 	return nil
 }
@@ -315,7 +315,8 @@ func writeTrailer(h, trailer http.Header) {
 func (rec *recorder) sniff(next []byte) {
 	const enough = 512 // for http.DetectContentType
 	n := min(len(rec.body), enough)
-	start := append(rec.body[:n:n], next[:min(len(next), enough-n)]...)
+	start := append([]byte(nil), rec.body[:n]...)
+	start = append(start, next[:min(len(next), enough-n)]...)
 	_, typed := rec.frozen["Content-Type"]
 	if len(start) > 0 && !rec.passing && !typed && rec.frozen.Get("Content-Encoding") == "" {
 		rec.frozen.Set("Content-Type", http.DetectContentType(start))

@@ -257,7 +257,7 @@ func TestDeadline(t *testing.T) {
 	t.Parallel()
 	s := (&site{opts: kakuteihttp.Options{Deadline: 20 * time.Millisecond}, handler: func(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
-		http.Error(w, context.Cause(r.Context()).Error(), 504)
+		http.Error(w, context.Cause(r.Context()).Error(), http.StatusGatewayTimeout)
 	}}).start(t)
 	r := s.post("k", "")
 	if r.status != 504 || !strings.Contains(r.body, "deadline") {

@@ -43,9 +43,11 @@ type Config struct {
 
 // Route says how requests are protected.
 type Route struct {
-	// Method restricts the route; empty means any.
+	// Method is POST or PATCH; empty means both.
 	Method string
-	// Path is a pattern of [http.ServeMux]: "/charges", "/accounts/{id}/", "/v1/".
+	// Path is a pattern of [http.ServeMux]: "/charges", "/accounts/{id}", "/v1/",
+	// to which "/v1" belongs as well. Paths are matched without dot segments and
+	// empty ones; an escaped slash does not end a segment.
 	Path string
 	// Scope tells the tenant of a request. Required.
 	Scope kakuteihttp.ScopeFunc
@@ -270,7 +272,7 @@ type unflushed struct{ http.ResponseWriter }
 
 // FlushError is what ReverseProxy calls.
 func (u *unflushed) FlushError() error {
-	//nolint:errcheck // as ReverseProxy reads it: parameters may be wrong
+	// As ReverseProxy reads it: parameters may be wrong.
 	if mediaType, _, _ := mime.ParseMediaType(u.Header().Get("Content-Type")); mediaType == "text/event-stream" {
 		return http.NewResponseController(u.ResponseWriter).Flush()
 	}

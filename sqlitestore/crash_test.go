@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -270,10 +271,10 @@ func TestKilledWhileOpening(t *testing.T) {
 					t.Errorf("the child says %q", l)
 					return
 				}
-				fmt.Fprintln(c.in)
+				io.WriteString(c.in, "go\n") //nolint:errcheck // it is killed in a moment
 				time.Sleep(pause)
 				c.cmd.Process.Kill() //nolint:errcheck // it may have ended
-				lines, _ := c.rest() //nolint:errcheck // killed, or not
+				lines, _ := c.rest() // killed, or not
 				s, err := Open(context.Background(), path, Options{})
 				if err != nil {
 					t.Errorf("after a kill at %v: %v", pause, err)

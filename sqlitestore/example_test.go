@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
@@ -19,23 +18,23 @@ func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	store, err := sqlitestore.Open(ctx, filepath.Join(dir, "bank.db"), sqlitestore.Options{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer store.Close()
 	engine, err := kakutei.New(store, kakutei.Options{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
-	defer engine.Close(ctx)
+	defer engine.Close(ctx) //nolint:errcheck // nothing runs any more
 	if _, err := store.DB().ExecContext(ctx, `
 		CREATE TABLE accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL CHECK (balance >= 0));
 		INSERT INTO accounts VALUES ('alice', 100), ('bob', 0)`); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	type receipt struct{ Balance int }
@@ -73,7 +72,7 @@ func Example() {
 	transfer("key-3", 40)
 	var bob int
 	if err := store.DB().QueryRowContext(ctx, "SELECT balance FROM accounts WHERE name = 'bob'").Scan(&bob); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("bob has", bob)
 	// Output:

@@ -91,7 +91,9 @@ func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver
 	return around(c.hook, "BEGIN", func() (driver.Tx, error) {
 		tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
 		return &faultyTx{tx, c.hook}, err
-	}, func(tx driver.Tx) { tx.(*faultyTx).Tx.Rollback() })
+	}, func(tx driver.Tx) {
+		tx.(*faultyTx).Tx.Rollback() //nolint:errcheck // its connection goes on in any case
+	})
 }
 
 func (c *faultyConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {

@@ -85,8 +85,8 @@ func flows() []flow {
 		}
 	}
 	old := func(ctx context.Context, s *Store) error {
-		real := s.now
-		defer func() { s.now = real }()
+		clock := s.now
+		defer func() { s.now = clock }()
 		for i := range 3 {
 			at(s, time.Now().Add(-time.Duration(10+i)*day))
 			key := fmt.Sprint("old ", i)

@@ -45,9 +45,7 @@ func TestMain(m *testing.M) {
 	if role == "" {
 		os.Exit(m.Run())
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := childRoles()[role](ctx, os.Args[1:]); err != nil {
+	if err := childRoles()[role](context.Background(), os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "child %s: %v\n", role, err)
 		os.Exit(1)
 	}
@@ -56,7 +54,11 @@ func TestMain(m *testing.M) {
 
 // say reports a line to the parent. The pipe has taken it when say returns, so
 // what was said before a kill is known.
-func say(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
+func say(format string, args ...any) {
+	if _, err := fmt.Fprintf(os.Stdout, format+"\n", args...); err != nil {
+		panic(err)
+	}
+}
 
 // untilTold waits for a line of the parent, or ends the process with it.
 func untilTold() {

@@ -382,7 +382,9 @@ func TestOpenPaths(t *testing.T) {
 				t.Errorf("opening %q made %v", path, entries)
 			}
 			for _, e := range entries {
-				os.Remove(filepath.Join(dir, e.Name()))
+				if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 	}

@@ -161,6 +161,22 @@ func TestSecondSuccessIsRefused(t *testing.T) {
 	}
 }
 
+// Of a failed attempt the code is kept, for the audit, and not the answer.
+func TestFailedAttemptIsAudited(t *testing.T) {
+	t.Parallel()
+	s := open(t, newFile(t))
+	claims(t, s, claimOf("k", "me", long), kakutei.Acquired, 1)
+	x := success(refOf("k", "me", 1))
+	x.Status, x.Result = kakutei.StatusFailed, kakutei.Result{Code: 503, Header: []byte("h"), Body: []byte("b"), Omitted: "o"}
+	settle(t, s, x)
+	const query = `SELECT status || ' ' || attempt || ' ' || owner || ' ' || node || ' ' || actor || ' ' || trace_id || ' ' || request_method || ' ' || request_path || ' ' ||
+		response_code || ' ' || ifnull(response_headers, 'none') || ' ' || ifnull(response_body, 'none') || ' ' || (omitted = '') || ' ' ||
+		(created_at <= claimed_at AND claimed_at <= completed_at AND completed_at - created_at < 60000) FROM idempotency_results`
+	if got, want := value(t, s.read, query), "FAILED 1 me test somebody 4bf92f3577b34da6a3ce929d0e0e4736 POST /charges 503 none none 1 1"; got != want {
+		t.Errorf("the audit trail is %q, want %q", got, want)
+	}
+}
+
 // Case 23 and C13: what was recorded comes back byte for byte.
 func TestResultBytes_case_23(t *testing.T) {
 	t.Parallel()

@@ -82,7 +82,7 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 		}
 		return err
 	}
-	defer t.tx.Rollback() //nolint:errcheck // without effect after a commit
+	defer t.tx.Rollback() // without effect after a commit
 	defer t.s.holder.CompareAndSwap(t, nil)
 	g := &group{Tx: t.tx, s: t.s}
 	var err error

@@ -148,7 +148,7 @@ func TestTxCommitRefused(t *testing.T) {
 		t.Errorf("foreign keys are off: %v", err)
 	}
 	exec1(t, b.DB(), "PRAGMA foreign_keys = ON")
-	_, err = b.runWith(context.Background(), "k2", kakutei.Policy{Recovery: kakutei.Transactional, Deadline: 200 * time.Millisecond},
+	answer, err := b.runWith(context.Background(), "k2", kakutei.Policy{Recovery: kakutei.Transactional, Deadline: 200 * time.Millisecond},
 		func(ctx context.Context) kakutei.Ending {
 			tx, err := Tx(ctx)
 			if err != nil {
@@ -158,7 +158,7 @@ func TestTxCommitRefused(t *testing.T) {
 			return final("charged")
 		})
 	t.Logf("the caller is told %v", err)
-	if err == nil {
+	if err == nil && answer.Result.Code == 201 {
 		t.Error("a refused COMMIT is a success")
 	}
 	if got := value(t, b.read, "SELECT count(*) FROM lines"); got != "1" {

@@ -83,7 +83,7 @@ func (s *Store) transact(jobs []*job, errs []error) error {
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // without effect after a commit
+	defer tx.Rollback() // without effect after a commit
 	g := &group{Tx: tx, s: s}
 	if g.now, err = s.now(ctx, tx); err != nil {
 		return fmt.Errorf("read the clock: %w", err)

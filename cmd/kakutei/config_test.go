@@ -187,7 +187,7 @@ func FuzzConfig(f *testing.F) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := readConfig(path)
+		_, err := readConfig(path)
 		if err != nil {
 			assert.ErrorIs(t, err, errUsage)
 			assert.True(t, !strings.Contains(oneLine(err), "\n"), "several lines: %q", err)
@@ -198,12 +198,9 @@ func FuzzConfig(f *testing.F) {
 		// It may be built or refused, but not panic.
 		base := proxyConfig{Upstream: "http://127.0.0.1:9", routeConfig: routeConfig{Scope: ptr("single")}}
 		if base, err = base.complete(path); err == nil {
-			if routes, err := base.build(nil); err == nil {
-				err = rehearse(routes)
-				assert.True(t, err == nil || !strings.Contains(oneLine(err), "\n"), "several lines: %v", err)
-			}
+			_, err = base.build(nil)
 		}
-		_ = c
+		assert.True(t, err == nil || !strings.Contains(oneLine(err), "\n"), "several lines: %v", err)
 	})
 }
 

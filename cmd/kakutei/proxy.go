@@ -167,7 +167,10 @@ func (c proxyConfig) build(logger *slog.Logger) (cfg proxy.Config, err error) {
 		}
 		cfg.Routes = append(cfg.Routes, route)
 	}
-	return cfg, nil
+	if _, err := parseStore(c.Store); err != nil {
+		return cfg, err
+	}
+	return cfg, rehearse(cfg)
 }
 
 // rehearse makes the proxy on a store that keeps nothing, so that what it
@@ -203,25 +206,19 @@ func (p *program) proxy(ctx context.Context, cfg proxyConfig) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := rehearse(routes); err != nil {
-		return err
-	}
-	if _, err := parseStore(cfg.Store); err != nil {
-		return err
-	}
 	// Who cannot listen has no use for a store, and makes none.
 	listener, err := listen("--listen", cfg.Listen)
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	defer listener.Close() //nolint:errcheck // the server closes it, too
 	admin := &admin{metrics: newMetrics()}
 	var adminListener net.Listener
 	if cfg.Admin != "" {
 		if adminListener, err = listen("--admin", cfg.Admin); err != nil {
 			return err
 		}
-		defer adminListener.Close()
+		defer adminListener.Close() //nolint:errcheck // the server closes it, too
 	}
 	store, err := openStore(ctx, cfg.Store)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -368,4 +369,87 @@ func TestEnvironmentProxyIsNotUsed(t *testing.T) {
 		"--upstream", "http://nowhere.invalid", "--store", sqliteIn(t), "--scope", "single")
 	wantRefusal(t, away.post("/charges", "k", "B"), 503, "upstream-unreachable")
 	assert.Equal(t, int(asked.Load()), 0, "requests that went through the proxy of the environment")
+}
+
+// The listener takes HTTP/2 without TLS, by prior knowledge, and drains it.
+func TestHTTP2(t *testing.T) {
+	t.Parallel()
+	up := newAPI(t)
+	s := launch(t, "--upstream", up.URL, "--store", sqliteIn(t), "--scope", "single")
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	client := &http.Client{Transport: tr, Timeout: patience}
+	ask := func(path, key string) (reply, error) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path, strings.NewReader("B"))
+		if err != nil {
+			return reply{}, err
+		}
+		r.Header.Set("Idempotency-Key", key)
+		resp, err := client.Do(r)
+		if err != nil {
+			return reply{}, err
+		}
+		defer resp.Body.Close()
+		assert.Equal(t, resp.Proto, "HTTP/2.0", "protocol")
+		body, err := io.ReadAll(resp.Body)
+		return reply{resp.StatusCode, resp.Header, string(body)}, err
+	}
+	for _, replayed := range []bool{false, true} {
+		r, err := ask("/charges", "k")
+		assert.NoError(t, err)
+		wantReply(t, r, 200, "run 1 of B", replayed)
+	}
+	wantReply(t, s.post("/charges", "k", "B"), 200, "run 1 of B", true)
+	running := make(chan reply, 1)
+	go func() {
+		r, err := ask("/slow", "slow")
+		assert.NoError(t, err)
+		running <- r
+	}()
+	up.awaitStart(t)
+	s.term()
+	time.Sleep(100 * time.Millisecond) // the process would be gone by now
+	up.open()
+	wantReply(t, <-running, 200, "run 2 of B", false)
+	assert.Equal(t, s.exit(), exitDone, "exit code")
+}
+
+// A WebSocket goes through the program, and does not hold up its end.
+func TestWebSocket(t *testing.T) {
+	t.Parallel()
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		io.Copy(conn, rw)
+	}))
+	defer up.Close()
+	s := launch(t, "--upstream", up.URL, "--store", sqliteIn(t), "--scope", "single", "--required")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	assert.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: api\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assert.Equal(t, resp.StatusCode, 101, "status")
+	for _, frame := range []string{"\x81\x05hello", "\x00\xff"} {
+		fmt.Fprint(conn, frame)
+		got := make([]byte, len(frame))
+		_, err := io.ReadFull(r, got)
+		assert.NoError(t, err)
+		assert.Equal(t, string(got), frame, "through the tunnel")
+	}
+	s.term()
+	assert.Equal(t, s.exit(), exitDone, "exit code")
 }

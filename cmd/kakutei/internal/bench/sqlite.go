@@ -135,7 +135,7 @@ func (d *sqliteDatabase) SyncTime() (time.Duration, error) {
 		return 0, err
 	}
 	defer os.Remove(f.Name()) //nolint:errcheck // the folder goes anyway
-	defer f.Close()
+	defer f.Close()           //nolint:errcheck // it was only read or synced
 	page := make([]byte, 4096)
 	times := make([]time.Duration, 50)
 	for i := range times {
