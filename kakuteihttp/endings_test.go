@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kakutei-go/kakutei"
+	"github.com/kakutei-go/kakutei/kakuteihttp"
 )
 
 // ending is one way in which a handler can end.
@@ -186,7 +187,7 @@ func TestEndings(t *testing.T) {
 	all := endings(dir)
 	both(t, func(t *testing.T, http2 bool) {
 		for _, recovery := range []kakutei.Recovery{kakutei.Rerun, kakutei.Hold} {
-			s := (&site{http2: http2, handler: func(w http.ResponseWriter, r *http.Request) {
+			s := (&site{http2: http2, opts: kakuteihttp.Options{MaxPreferWait: patience}, handler: func(w http.ResponseWriter, r *http.Request) {
 				for _, e := range all {
 					if e.name == r.Header.Get("Ending") {
 						e.handle(w, r)
@@ -233,6 +234,7 @@ func (s *site) checkEnding(t *testing.T, e ending) {
 		t.Errorf("the record is %v (omitted %q)", rec.Status, rec.Result.Omitted)
 	}
 
+	c.header = http.Header{"Ending": {e.name}, "Prefer": {"wait=60"}} // see above
 	again := s.do(c)
 	n := int32(1)
 	switch {
@@ -327,7 +329,7 @@ func TestInformationalThenLost(t *testing.T) {
 // TestSwitchingProtocols is case 21: an answer 101 belongs to its connection.
 func TestSwitchingProtocols(t *testing.T) {
 	t.Parallel()
-	s := (&site{handler: func(w http.ResponseWriter, r *http.Request) {
+	s := (&site{opts: kakuteihttp.Options{MaxPreferWait: patience}, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", "raw")
 		w.WriteHeader(101)
@@ -344,7 +346,7 @@ func TestSwitchingProtocols(t *testing.T) {
 	}}).start(t)
 	for _, take := range []string{"", "Take: 1\r\n"} {
 		key := "k" + take[:min(len(take), 4)]
-		request := "POST /charges HTTP/1.1\r\nHost: x\r\nIdempotency-Key: " + key + "\r\nConnection: Upgrade\r\nUpgrade: raw\r\n" + take + "\r\n"
+		request := "POST /charges HTTP/1.1\r\nHost: x\r\nPrefer: wait=60\r\nIdempotency-Key: " + key + "\r\nConnection: Upgrade\r\nUpgrade: raw\r\n" + take + "\r\n"
 		conn := s.dial()
 		conn.say(request)
 		line, err := conn.r.ReadString('\n')

@@ -110,11 +110,15 @@ func heapInUse() int64 {
 // each, all at the same time. Each runs once; nothing is left.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	const keys, duplicates = 40, 10
+	const keys, duplicates = 25, 8
 	both(t, func(t *testing.T, http2 bool) {
 		var perKey [keys]atomic.Int32
+		warm := kakutei.ID{Scope: "acme", Key: "warm-up"}
 		s := &site{http2: http2, opts: kakuteihttp.Options{Wait: patience}}
 		s.handler = func(w http.ResponseWriter, r *http.Request) {
+			if kakutei.FromContext(r.Context()).ID() == warm {
+				return
+			}
 			var i int
 			fmt.Sscanf(kakutei.FromContext(r.Context()).ID().Key, "k%d", &i)
 			perKey[i].Add(1)
@@ -122,6 +126,7 @@ func TestManyAtOnce(t *testing.T) {
 			fmt.Fprint(w, "answer ", i)
 		}
 		s.start(t)
+		s.post("warm-up", "") // a server of HTTP/2 waits only two seconds for a client's settings
 		var done sync.WaitGroup
 		var first [keys]atomic.Int32
 		for i := range keys * duplicates {
@@ -142,7 +147,7 @@ func TestManyAtOnce(t *testing.T) {
 				t.Errorf("key %d ran %d times, %d answers are not marked as replayed", k, perKey[k].Load(), first[k].Load())
 			}
 		}
-		if live, results := s.store.Len(); live != 0 || results != keys {
+		if live, results := s.store.Len(); live != 0 || results != keys+1 {
 			t.Errorf("%d live records, %d results", live, results)
 		}
 	})

@@ -313,12 +313,15 @@ func writeTrailer(h, trailer http.Header) {
 // sniff sets the media type as net/http would from what is known of the body
 // when the header is sent, so that a replay has the same one.
 func (rec *recorder) sniff(next []byte) {
+	_, typed := rec.frozen["Content-Type"]
+	if typed || rec.passing || rec.frozen.Get("Content-Encoding") != "" {
+		return
+	}
 	const enough = 512 // for http.DetectContentType
 	n := min(len(rec.body), enough)
 	start := append([]byte(nil), rec.body[:n]...)
 	start = append(start, next[:min(len(next), enough-n)]...)
-	_, typed := rec.frozen["Content-Type"]
-	if len(start) > 0 && !rec.passing && !typed && rec.frozen.Get("Content-Encoding") == "" {
+	if len(start) > 0 {
 		rec.frozen.Set("Content-Type", http.DetectContentType(start))
 	}
 }

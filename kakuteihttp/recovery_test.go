@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kakutei-go/kakutei"
@@ -56,43 +58,49 @@ func TestKilledAfterClaim(t *testing.T) {
 }
 
 // TestOutlivesLease is case 13: the lease of a handler that runs for longer is
-// renewed, and nobody gets in.
+// renewed, and nobody gets in, in this process or in another one.
 func TestOutlivesLease(t *testing.T) {
 	t.Parallel()
-	const lease = 2 * time.Second
-	renewed := make(chan struct{}, 100)
-	g := newGate()
-	defer g.release()
-	s := (&site{engine: kakutei.Options{Lease: lease}, handler: func(w http.ResponseWriter, r *http.Request) {
-		g.pass(r)
-		if err := r.Context().Err(); err != nil {
-			t.Errorf("the handler is cancelled: %v", context.Cause(r.Context()))
+	synctest.Test(t, func(t *testing.T) {
+		const lease, rounds = 10 * time.Second, 40
+		s := &site{engine: kakutei.Options{Lease: lease}, handler: func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(rounds / 4 * lease)
+			if r.Context().Err() != nil {
+				t.Errorf("the handler is cancelled: %v", context.Cause(r.Context()))
+			}
+			w.WriteHeader(201)
+		}}
+		other := &site{engine: s.engine, handler: s.handler}
+		s.store = newStore()
+		other.store = s.store
+		ask := func(h http.Handler) *reply {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, directRequest("k", ""))
+			return read(w.Result())
 		}
-		w.WriteHeader(201)
-	}}).start(t)
-	s.store.hook(func(st *store) {
-		st.renew = func(x []kakutei.Renewal, next renewFunc) ([]error, error) {
-			errs, err := next(x)
-			renewed <- struct{}{}
-			return errs, err
+		h, h2 := s.protect(t), other.protect(t)
+		defer s.stop()
+		defer other.stop()
+		first := make(chan *reply, 1)
+		go func() { first <- ask(h) }()
+		for i := range rounds - 1 {
+			time.Sleep(lease / 4)
+			for _, h := range []http.Handler{h, h2} {
+				r := ask(h)
+				wantProblem(t, r, 409, "in-flight")
+				wantRetryAfter(t, r, max(1, int(s.record("k").Left.Seconds())))
+			}
+			s.want(1, "k", kakutei.StatusProcessing)
+			if t.Failed() {
+				t.Fatalf("after %d quarters of the lease", i+1)
+			}
 		}
+		wantAnswer(t, <-first, 201, "")
+		wantReplay(t, ask(h), 201, "")
+		wantReplay(t, ask(h2), 201, "")
+		s.want(1, "k", kakutei.StatusSucceeded)
+		other.want(0, "k", kakutei.StatusSucceeded)
 	})
-	first := s.later(call{key: "k"})
-	receive(t, "the handler", g.entered)
-	start := time.Now()
-	for range 5 { // one in each third of the lease
-		receive(t, "a renewal", renewed)
-		r := s.post("k", "")
-		wantProblem(t, r, 409, "in-flight")
-		wantRetryAfter(t, r, 2)
-	}
-	if took := time.Since(start); took < lease {
-		t.Errorf("the handler ran for %v only, of a lease of %v", took, lease)
-	}
-	g.release()
-	wantAnswer(t, receive(t, "the answer", first), 201, "")
-	wantReplay(t, s.post("k", ""), 201, "")
-	s.want(1, "k", kakutei.StatusSucceeded)
 }
 
 // TestOvertaken is case 15: the client of an attempt that lost its lease gets

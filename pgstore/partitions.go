@@ -111,6 +111,9 @@ func (s *Store) Retain(ctx context.Context, keep time.Duration) (done kakutei.Re
 	}
 	owner := rand.Text()
 	n, err := s.door.exec(ctx, s.names.fill(queryMaintain), owner)
+	if isConflict(err) {
+		return done, nil // another process has just taken it
+	}
 	if err != nil {
 		return done, fmt.Errorf("pgstore: retain: %w", err)
 	}

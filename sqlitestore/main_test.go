@@ -236,7 +236,7 @@ func raw(t testing.TB, path string) *sql.DB {
 	db.SetMaxOpenConns(1)
 	t.Cleanup(func() { db.Close() })
 	if err := retryBusy(within(t), func() error {
-		return db.QueryRow("PRAGMA busy_timeout = 10000").Scan(new(int))
+		return db.QueryRow("PRAGMA busy_timeout = 60000").Scan(new(int))
 	}); err != nil {
 		t.Fatal(err)
 	}

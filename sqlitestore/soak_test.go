@@ -43,7 +43,7 @@ func heap() uint64 {
 func TestSoak_case_48(t *testing.T) {
 	total := 200_000
 	if raceDetector || testing.Short() {
-		total = 6_000
+		total = 4_000
 	}
 	s := open(t, newFile(t))
 	const workers, batch = 16, 16

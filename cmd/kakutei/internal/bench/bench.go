@@ -169,7 +169,7 @@ func Run(ctx context.Context, db Database, o Options) (*Report, error) {
 	}
 	p := newProgress(o.Progress, total)
 	defer p.end()
-	p.say("%s\nabout %v", machine, (time.Duration(total) * o.RunTime).Round(time.Second))
+	p.say("%s\nat least %v", machine, (time.Duration(total) * o.RunTime).Round(time.Second))
 	for _, b := range blocks {
 		results := make([][]turn, len(b.sides))
 		for range o.Rounds {

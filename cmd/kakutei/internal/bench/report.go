@@ -139,7 +139,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		if i == 0 || r.Measurements[i-1].Case != m.Case {
 			fmt.Fprintf(w, "\n%s\n", m.Title)
 		}
-		fmt.Fprintf(t, "%d callers\tper second\tp50\tp99\tlongest\t× %s\trange\terrors\t\n", m.Callers, m.Sides[0].Name)
+		fmt.Fprintf(t, "%s\tper second\tp50\tp99\tlongest\t× %s\trange\terrors\t\n", count(m.Callers, "caller"), m.Sides[0].Name)
 		for i, s := range m.Sides {
 			ratio, span := "", ""
 			if i > 0 && len(s.RatioRounds) > 0 {
