@@ -216,7 +216,7 @@ func (e *Engine) check(ctx context.Context, op Operation, p *Policy) error {
 	def(&p.Lease, e.opts.Lease)
 	def(&p.Deadline, e.opts.Deadline)
 	for outer := FromContext(ctx); outer != nil; outer = outer.outer {
-		if outer.engine.store == e.store && outer.exclusive() {
+		if outer.engine.store == e.store && (outer.exclusive() || outer.ID() == op.ID()) {
 			return fail(ErrNested, nil)
 		}
 	}

@@ -32,9 +32,10 @@ var (
 	// another one (serialization failure, deadlock); it was rolled back as a
 	// whole and may be tried again.
 	ErrConflict = errors.New("kakutei: the transaction was refused by the database")
-	// ErrNested: an operation started inside the open transaction of another
-	// one, on a store that has one writer. It would wait for itself.
-	ErrNested = errors.New("kakutei: an operation inside the transaction of another one")
+	// ErrNested: an operation that would wait for itself: it was started inside
+	// itself (a middleware that was put on twice), or inside the open transaction
+	// of another one on a store that has one writer.
+	ErrNested = errors.New("kakutei: the operation would wait for the one that it is started in")
 	// ErrClosed: the engine is shutting down.
 	ErrClosed = errors.New("kakutei: the engine is closed")
 )

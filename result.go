@@ -8,8 +8,8 @@ type Result struct {
 	Header []byte
 	// Body is the answer, byte for byte.
 	Body []byte
-	// Omitted says why Body was not kept ("too-large", "hijacked"); empty means
-	// that it was. The operation is settled either way and never runs again.
+	// Omitted says why Body was not kept ("too-large", "hijacked", "incomplete");
+	// empty means that it was. The operation is settled either way and never runs again.
 	Omitted string
 }
 

@@ -461,6 +461,20 @@ func TestNested(t *testing.T) {
 	})
 }
 
+// An operation inside itself, as where a middleware was put on twice, would be
+// told that it is in flight, for ever.
+func TestNestedInItself(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		e := newEngine(t, newFaultStore(t), kakutei.Options{})
+		a, err := e.Run(t.Context(), operation("k"), rerun, func(ctx context.Context) kakutei.Ending {
+			_, err := e.Run(ctx, operation("k"), rerun, never(t))
+			assert.ErrorIs(t, err, kakutei.ErrNested)
+			return final("outer")
+		})
+		wantAnswer(t, a, err, "outer")
+	})
+}
+
 // The same through an attempt on another store in between.
 func TestNestedThroughAnotherStore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
