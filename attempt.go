@@ -334,7 +334,7 @@ func (e *Engine) runOnce(a *Attempt, fn func(context.Context) Ending) (Ending, e
 	ctx, stop := context.WithTimeout(context.WithoutCancel(a.ctx), e.opts.StoreTimeout)
 	defer stop()
 	err = tx.Commit(ctx, s)
-	if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrConflict) {
+	if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrConflict) || errors.Is(err, ErrInvalid) {
 		return ending, err
 	}
 	return ending, e.readBack(ctx, a, err)

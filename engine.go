@@ -156,9 +156,9 @@ const closeGrace = 2 * time.Second
 // the error is an [*Error] of kind [ErrInFlight], [ErrMismatch], [ErrUncertain],
 // [ErrNotRetained], [ErrLeaseLost] (fn ran, but another attempt took over and
 // has no answer yet), [ErrUnavailable], [ErrCorrupt], [ErrNested], [ErrInvalid]
-// or [ErrClosed]. With every error but [ErrLeaseLost] and, under
-// [Transactional], [ErrUnavailable], fn did not run; under [Transactional]
-// nothing it did was kept.
+// or [ErrClosed]. With [ErrLeaseLost] fn ran; under [Transactional] it may have
+// run with [ErrUnavailable] and [ErrInvalid], too, and nothing it did was kept.
+// With all others it did not run.
 //
 // fn is given a context that carries the [Attempt]. Under [Transactional] it may
 // be called several times, one after the other, when the database refuses the

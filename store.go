@@ -123,8 +123,9 @@ type Transaction interface {
 	// Context returns the context that the handler finds its transaction in.
 	Context(ctx context.Context) context.Context
 	// Commit settles the attempt and commits, with everything that the handler
-	// wrote. [ErrLeaseLost] and [ErrConflict] mean that all of it was rolled
-	// back; after any other error the outcome is unknown.
+	// wrote. [ErrLeaseLost], [ErrConflict] and [ErrInvalid] (the handler has
+	// spoilt its transaction, and would do so again) mean that all of it was
+	// rolled back; after any other error the outcome is unknown.
 	Commit(ctx context.Context, s Settlement) error
 	// Rollback undoes what was not committed. It may be called at any time.
 	Rollback() error

@@ -461,6 +461,21 @@ func TestNested(t *testing.T) {
 	})
 }
 
+// A handler that spoils its transaction would do so again: it is not run again,
+// and the key is free.
+func TestSpoiltTransaction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newFaultStore(t)
+		s.add(&fault{method: commit, times: 1, before: func(context.Context) error { return fmt.Errorf("%w: spoilt", kakutei.ErrInvalid) }})
+		e := newEngine(t, s, kakutei.Options{})
+		runs := 0
+		_, err := e.Run(t.Context(), operation("k"), transactional, writing("paid", &runs, nil))
+		assert.ErrorIs(t, err, kakutei.ErrInvalid)
+		assert.Equal(t, runs, 1, "runs")
+		wantStatus(t, s.Store, operation("k"), kakutei.StatusFailed)
+	})
+}
+
 // An operation inside itself, as where a middleware was put on twice, would be
 // told that it is in flight, for ever.
 func TestNestedInItself(t *testing.T) {

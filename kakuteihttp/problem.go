@@ -58,7 +58,7 @@ var (
 	problemClosing = Problem{Type: TypeBase + "shutting-down", Status: http.StatusServiceUnavailable, Title: "The server is shutting down",
 		Detail: "The request was not run. Send the same request again, with the same key."}
 	problemServer = Problem{Type: TypeBase + "server-error", Status: http.StatusInternalServerError, Title: "The server is set up wrongly",
-		Detail: "The request was not run. The cause is in the server's log."}
+		Detail: "Nothing was done. The cause is in the server's log."}
 )
 
 // problemOf maps the errors of the engine to problems: the table of

@@ -183,7 +183,7 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 		return err
 	case sqlState(err) == codeFailedTransaction:
 		t.rollBack()
-		return errors.New("pgstore: the handler answered with success although a statement of its transaction had failed; nothing was kept")
+		return fmt.Errorf("%w: pgstore: the handler answered with success although a statement of its transaction had failed; nothing was kept", kakutei.ErrInvalid)
 	case sqlState(err) == codeNoPartition:
 		t.rollBack()
 		if made := t.s.makePartitions(ctx); made != nil {

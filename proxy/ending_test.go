@@ -293,7 +293,7 @@ func TestUpstreamTooSlow(t *testing.T) {
 					io.WriteString(conn, begin)
 					g.pass()
 				})
-				f := newFront(t, up.url, setup{route: proxy.Route{Recovery: recovery, Timeout: 100 * time.Millisecond}})
+				f := newFront(t, up.url, setup{route: proxy.Route{Recovery: recovery, Timeout: 500 * time.Millisecond}})
 				a, err := f.try(call{key: "k"})
 				if name == "no answer" || err == nil {
 					wantProblem(t, a, 504, "upstream-timeout")

@@ -5,8 +5,11 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 
 	"modernc.org/sqlite"
+
+	"github.com/kakutei-go/kakutei"
 )
 
 // guarded makes connections on which the store alone ends the transaction of an
@@ -19,7 +22,8 @@ type guarded struct {
 	s *Store
 }
 
-var errUndone = errors.New("the transaction was ended by the handler, or by SQLite after an error, and everything in it was undone")
+// errUndone is an ErrInvalid: to run such a handler again would end the same way.
+var errUndone = fmt.Errorf("%w: the transaction was ended by the handler, or by SQLite after an error, and everything in it was undone", kakutei.ErrInvalid)
 
 // Connect implements [driver.Connector].
 func (g guarded) Connect(ctx context.Context) (driver.Conn, error) {

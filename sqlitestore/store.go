@@ -48,7 +48,8 @@ const (
 	busyMillis = 10
 	// maxGroup bounds how many calls share one transaction.
 	maxGroup = 64
-	// maxRetention is bounded by the days that SQLite joins in one view.
+	// maxRetention bounds the days that a look-up goes through: with 400 of them
+	// it takes milliseconds.
 	maxRetention = 400 * 24 * time.Hour
 	// readers is how many look-ups may run at once.
 	readers = 4

@@ -31,7 +31,8 @@ type txKey struct{}
 
 // Tx returns the transaction of the attempt that ctx belongs to; the first call
 // opens it. What is written through it is committed together with the recorded
-// result, or not at all; committing or rolling it back by hand is an error.
+// result, or not at all. Do not end it by hand: a commit is refused, and after a
+// rollback the attempt cannot succeed.
 //
 // From the first call until the handler ends no other write of the file goes
 // on: ask for it late, and do nothing slow after. Outside of a handler whose

@@ -68,7 +68,7 @@ func TestTwoProcesses(t *testing.T) {
 // next one runs, as a new attempt.
 func TestKilledInMidRequest(t *testing.T) {
 	t.Parallel()
-	const lease = 4 * time.Second
+	const lease = 5 * time.Second
 	for _, recovery := range []string{"rerun", "hold"} {
 		t.Run(recovery, func(t *testing.T) {
 			t.Parallel()
