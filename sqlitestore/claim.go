@@ -66,7 +66,17 @@ func validate(c kakutei.Claim) error {
 // transaction has the file to itself, so the decision cannot be overtaken.
 func (tx *group) claim(ctx context.Context, c kakutei.Claim) (kakutei.Decision, error) {
 	st := &tx.s.writes
-	rec, err := scanRecord(tx.StmtContext(ctx, st.record).QueryRowContext(ctx, c.Scope, c.Key))
+	until := tx.now + kakutei.Millis(c.Lease)
+	n, err := tx.exec(ctx, st.insert, c.Scope, c.Key, c.Method, c.Path, c.Fingerprint.Bytes(),
+		c.Owner, c.Node, c.Actor, c.TraceID, tx.now, until)
+	if err != nil {
+		return kakutei.Decision{}, err
+	}
+	if n == 1 {
+		d, _ := kakutei.Decide(kakutei.Record{}, c)
+		return d, nil
+	}
+	rec, err := scanRecord(tx.stmt(ctx, st.record).QueryRowContext(ctx, c.Scope, c.Key))
 	if errors.Is(err, kakutei.ErrCorrupt) {
 		return kakutei.Decision{Err: err}, nil
 	}
@@ -74,16 +84,14 @@ func (tx *group) claim(ctx context.Context, c kakutei.Claim) (kakutei.Decision, 
 		return kakutei.Decision{}, err
 	}
 	d, change := kakutei.Decide(rec, c)
-	until := tx.now + kakutei.Millis(c.Lease)
 	switch change {
 	case kakutei.ChangeInsert:
-		_, err = tx.StmtContext(ctx, st.insert).ExecContext(ctx, c.Scope, c.Key, c.Method, c.Path, c.Fingerprint.Bytes(),
-			c.Owner, c.Node, c.Actor, c.TraceID, tx.now, until)
+		return kakutei.Decision{}, errors.New("the record was neither found nor made")
 	case kakutei.ChangeTake:
-		_, err = tx.StmtContext(ctx, st.take).ExecContext(ctx, c.Scope, c.Key, d.Attempt, c.Owner, c.Node, c.Actor, c.TraceID,
+		_, err = tx.exec(ctx, st.take, c.Scope, c.Key, d.Attempt, c.Owner, c.Node, c.Actor, c.TraceID,
 			tx.now, until, rec.Owner, rec.Attempt)
 	case kakutei.ChangeHold:
-		_, err = tx.StmtContext(ctx, st.hold).ExecContext(ctx, c.Scope, c.Key, rec.Owner, rec.Attempt, tx.now)
+		_, err = tx.exec(ctx, st.hold, c.Scope, c.Key, rec.Owner, rec.Attempt, tx.now)
 	}
 	return d, err
 }

@@ -22,12 +22,15 @@ SELECT status, request_hash, attempt, owner, NULL, response_code, response_heade
 FROM idempotency_results WHERE scope = ?1 AND idempotency_key = ?2 AND status <> 'FAILED'
 LIMIT 1`
 
-// queryInsert makes the live row of a first attempt. The transaction saw no row,
-// and nobody else can write before it ends.
+// queryInsert makes the live row of a first attempt if nothing is known about the
+// operation, as queryRecord would find it, and changes nothing else. Nobody else
+// can write before the transaction ends.
 const queryInsert = `
 INSERT INTO idempotency_keys (scope, idempotency_key, request_method, request_path, request_hash, status, attempt,
     owner, node, actor, trace_id, locked_until, created_at, claimed_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, 'PROCESSING', 1, ?6, ?7, ?8, ?9, ?11, ?10, ?10, ?10)`
+SELECT ?1, ?2, ?3, ?4, ?5, 'PROCESSING', 1, ?6, ?7, ?8, ?9, ?11, ?10, ?10, ?10
+WHERE NOT EXISTS (SELECT 1 FROM idempotency_results WHERE scope = ?1 AND idempotency_key = ?2 AND status <> 'FAILED')
+ON CONFLICT DO NOTHING`
 
 // queryTake gives the row to a new attempt, if it still is as it was read: the
 // owner and the attempt are compared although the transaction excludes a

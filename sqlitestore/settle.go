@@ -53,7 +53,7 @@ func (tx *group) settle(ctx context.Context, x kakutei.Settlement) (refused, err
 	}
 	// Not the holder. If it has settled so already, this is the call again whose
 	// reply was lost.
-	rec, err := scanRecord(tx.StmtContext(ctx, tx.s.writes.record).QueryRowContext(ctx, x.Scope, x.Key))
+	rec, err := scanRecord(tx.stmt(ctx, tx.s.writes.record).QueryRowContext(ctx, x.Scope, x.Key))
 	if errors.Is(err, kakutei.ErrCorrupt) {
 		return err, nil
 	}
@@ -89,7 +89,7 @@ func (tx *group) end(ctx context.Context, x kakutei.Settlement) (ended bool, err
 
 // exec runs a prepared statement and returns how many rows it changed.
 func (tx *group) exec(ctx context.Context, stmt *sql.Stmt, args ...any) (int64, error) {
-	res, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+	res, err := tx.stmt(ctx, stmt).ExecContext(ctx, args...)
 	if err != nil {
 		return 0, err
 	}

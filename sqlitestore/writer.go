@@ -31,6 +31,21 @@ type group struct {
 	result *sql.Stmt
 	// made is the table of the day, if this transaction made it.
 	made string
+	// mine holds the statements of the store as they are used in the transaction.
+	mine map[*sql.Stmt]*sql.Stmt
+}
+
+// stmt returns a prepared statement for use in this transaction.
+func (tx *group) stmt(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
+	mine := tx.mine[stmt]
+	if mine == nil {
+		mine = tx.StmtContext(ctx, stmt)
+		if tx.mine == nil {
+			tx.mine = make(map[*sql.Stmt]*sql.Stmt)
+		}
+		tx.mine[stmt] = mine
+	}
+	return mine
 }
 
 // commit ends the transaction. What it made is believed in from now on.
