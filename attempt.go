@@ -137,9 +137,9 @@ func (e *Engine) runAttempt(ctx context.Context, f *flight, fn func(context.Cont
 		}
 	}()
 	if a.policy.Recovery == Transactional {
-		ending, err := e.runTransaction(ctx, a, fn)
+		s, err := e.runTransaction(ctx, a, fn)
 		settling = true
-		return e.settleTransaction(ctx, f, start, ending, err)
+		return e.settleTransaction(ctx, f, start, s, err)
 	}
 	ending := fn(a.ctx)
 	settling = true
@@ -251,15 +251,12 @@ func (e *Engine) fromRecord(ctx context.Context, op Operation, p Policy) (Answer
 	lost := &Error{Kind: ErrLeaseLost, ID: op.ID(), RetryAfter: time.Second}
 	ctx, stop := context.WithTimeout(ctx, e.opts.StoreTimeout)
 	defer stop()
-	looked, err := e.store.Look(ctx, []ID{op.ID()})
-	if err == nil {
-		err = looked[0].Err
-	}
+	rec, err := e.look(ctx, op.ID())
 	if err != nil {
 		lost.Cause = err
 		return Answer{}, lost
 	}
-	d, _ := Decide(looked[0].Record, Claim{Operation: op, Recovery: p.Recovery})
+	d, _ := Decide(rec, Claim{Operation: op, Recovery: p.Recovery})
 	switch {
 	case d.Outcome == Replay:
 		return e.replay(ctx, op, d)
@@ -274,24 +271,23 @@ func (e *Engine) fromRecord(ctx context.Context, op Operation, p Policy) (Answer
 // runTransaction runs fn in a transaction that also settles the attempt, again
 // while the database refuses it and time is left. No error means that the
 // ending stands: committed with its settlement if it was final, rolled back if not.
-func (e *Engine) runTransaction(ctx context.Context, a *Attempt, fn func(context.Context) Ending) (Ending, error) {
+func (e *Engine) runTransaction(ctx context.Context, a *Attempt, fn func(context.Context) Ending) (Settlement, error) {
 	for try := 0; ; try++ {
-		ending, err := e.runOnce(a, fn)
-		if !errors.Is(err, ErrConflict) || ending.Sent || a.ctx.Err() != nil {
-			return ending, err
+		s, sent, err := e.runOnce(a, fn)
+		if !errors.Is(err, ErrConflict) || sent || a.ctx.Err() != nil {
+			return s, err
 		}
 		e.observe(ctx, Event{Kind: EventConflict, ID: a.ID(), Attempt: a.Number(), Err: err})
 		if !sleep(a.ctx, backoff(try)) {
-			return ending, err
+			return s, err
 		}
 		a.held.settle(false)
 	}
 }
 
 // settleTransaction ends an attempt after its transaction.
-func (e *Engine) settleTransaction(ctx context.Context, f *flight, start time.Time, ending Ending, err error) (Answer, error) {
+func (e *Engine) settleTransaction(ctx context.Context, f *flight, start time.Time, s Settlement, err error) (Answer, error) {
 	a := f.attempt
-	s := a.settlement(ending)
 	switch {
 	case err == nil && s.Status == StatusSucceeded: // by the commit
 		return e.settled(ctx, f, start, s, nil)
@@ -310,11 +306,12 @@ func (e *Engine) settleTransaction(ctx context.Context, f *flight, start time.Ti
 	return Answer{}, e.refuse(context.WithoutCancel(ctx), a.op, Decision{}, err)
 }
 
-// runOnce is one run of fn in one transaction.
-func (e *Engine) runOnce(a *Attempt, fn func(context.Context) Ending) (Ending, error) {
+// runOnce is one run of fn in one transaction. It returns what its ending comes
+// to, and whether a part of the answer has left already.
+func (e *Engine) runOnce(a *Attempt, fn func(context.Context) Ending) (s Settlement, sent bool, err error) {
 	tx, err := e.store.(Transactor).Begin(a.ctx, a.ref)
 	if err != nil {
-		return Ending{}, fmt.Errorf("begin: %w", err)
+		return a.settlement(Ending{}), false, fmt.Errorf("begin: %w", err)
 	}
 	a.setTx(tx)
 	defer func() {
@@ -323,21 +320,21 @@ func (e *Engine) runOnce(a *Attempt, fn func(context.Context) Ending) (Ending, e
 		tx.Rollback()
 	}()
 	ending := fn(tx.Context(a.ctx))
-	s := a.settlement(ending)
+	s, sent = a.settlement(ending), ending.Sent
 	if s.Status != StatusSucceeded {
 		if tx.Conflicted() {
-			return ending, fmt.Errorf("%w: in a statement of the handler", ErrConflict)
+			return s, sent, fmt.Errorf("%w: in a statement of the handler", ErrConflict)
 		}
-		return ending, nil
+		return s, sent, nil
 	}
 	a.held.settle(true)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(a.ctx), e.opts.StoreTimeout)
 	defer stop()
 	err = tx.Commit(ctx, s)
 	if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrConflict) || errors.Is(err, ErrInvalid) {
-		return ending, err
+		return s, sent, err
 	}
-	return ending, e.readBack(ctx, a, err)
+	return s, sent, e.readBack(ctx, a, err)
 }
 
 // readBack settles an unclear commit by asking for what it would have left. If
@@ -347,12 +344,8 @@ func (e *Engine) readBack(ctx context.Context, a *Attempt, commitErr error) erro
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), e.opts.StoreTimeout)
 	defer stop()
 	for try := 0; ; try++ {
-		looked, err := e.store.Look(ctx, []ID{a.ID()})
+		rec, err := e.look(ctx, a.ID())
 		if err == nil {
-			err = looked[0].Err
-		}
-		if err == nil {
-			rec := looked[0].Record
 			ours := rec.Owner == a.ref.Owner && rec.Attempt == a.ref.Attempt
 			switch {
 			case ours && rec.Status == StatusSucceeded:

@@ -343,16 +343,25 @@ func (e *Engine) handBack(call *claimCall, d Decision, unclear bool) {
 		defer cancel()
 		attempt := d.Attempt
 		if unclear {
-			looked, err := e.store.Look(ctx, []ID{call.ID()})
-			if err != nil || looked[0].Err != nil || looked[0].Record.Owner != call.Owner {
+			rec, err := e.look(ctx, call.ID())
+			if err != nil || rec.Owner != call.Owner {
 				return
 			}
-			attempt = looked[0].Record.Attempt
+			attempt = rec.Attempt
 		}
 		ref := Ref{ID: call.ID(), Owner: call.Owner, Attempt: attempt}
 		//nolint:errcheck // best effort: the lease runs out by itself
 		e.settles.Do(ctx, Settlement{Ref: ref, Status: StatusFailed}, nil)
 	})
+}
+
+// look reads one record.
+func (e *Engine) look(ctx context.Context, id ID) (Record, error) {
+	looked, err := e.store.Look(ctx, []ID{id})
+	if err != nil {
+		return Record{}, err
+	}
+	return looked[0].Record, looked[0].Err
 }
 
 // await waits until the attempt in flight may have ended, or ctx has. It returns

@@ -106,9 +106,6 @@ func (h *held) settle(settling bool) {
 
 // left returns what is left of the lease as far as this process knows.
 func (h *held) left(now time.Time) time.Duration {
-	if h == nil {
-		return 0
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return max(h.expires.Sub(now), 0)
