@@ -2,6 +2,7 @@ package kakutei
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -17,6 +18,28 @@ type Claim struct {
 	Recovery Recovery
 	// Node names the process, for people.
 	Node string
+}
+
+// Validate reports, as an [ErrInvalid], what makes the claim unusable. Every store
+// asks it of each item.
+func (c Claim) Validate() error {
+	if err := c.Operation.Validate(); err != nil {
+		return err
+	}
+	if c.Owner == "" {
+		return fmt.Errorf("%w: the claim has no owner", ErrInvalid)
+	}
+	return validateLease(c.Lease)
+}
+
+// Validate reports, as an [ErrInvalid], a lease that no attempt can have.
+func (r Renewal) Validate() error { return validateLease(r.Lease) }
+
+func validateLease(lease time.Duration) error {
+	if lease <= 0 || lease > MaxLease {
+		return fmt.Errorf("%w: a lease of %v; it must be above zero and at most %v", ErrInvalid, lease, MaxLease)
+	}
+	return nil
 }
 
 // Millis returns a lease in whole milliseconds, rounded up, for databases that

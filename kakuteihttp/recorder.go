@@ -240,17 +240,7 @@ func (rec *recorder) send() {
 // kept returns the header fields to record: those that the handler set, without
 // those that belong to one connection, one moment or one client.
 func (rec *recorder) kept() http.Header {
-	drop := slices.Clone(notReplayed)
-	for _, line := range rec.frozen["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			drop = append(drop, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-		}
-	}
-	for _, line := range rec.frozen["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			drop = append(drop, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-		}
-	}
+	drop := slices.Concat(notReplayed, listed(rec.frozen["Connection"]), listed(rec.frozen["Trailer"]))
 	kept := make(http.Header, len(rec.frozen))
 	for name, values := range rec.frozen {
 		if slices.Contains(drop, http.CanonicalHeaderKey(name)) || strings.HasPrefix(name, http.TrailerPrefix) ||
@@ -260,6 +250,16 @@ func (rec *recorder) kept() http.Header {
 		kept[name] = values
 	}
 	return kept
+}
+
+// listed returns the field names in the lines of a header that lists some.
+func listed(lines []string) (names []string) {
+	for _, line := range lines {
+		for name := range strings.SplitSeq(line, ",") {
+			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+		}
+	}
+	return names
 }
 
 // notReplayed are the fields of a response that are never recorded.
@@ -273,12 +273,9 @@ var notReplayed = []string{
 // net/http's ways, without those in drop.
 func (rec *recorder) trailer(drop []string) http.Header {
 	trailer := make(http.Header)
-	for _, line := range rec.frozen["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if values := rec.header[name]; len(values) > 0 {
-				trailer[name] = values
-			}
+	for _, name := range listed(rec.frozen["Trailer"]) {
+		if values := rec.header[name]; len(values) > 0 {
+			trailer[name] = values
 		}
 	}
 	for name, values := range rec.header {

@@ -35,8 +35,6 @@ type live struct {
 // New returns an empty store.
 func New() *Store { return &Store{} }
 
-var errNoLease = errors.New("a claim needs an owner and a lease above zero")
-
 func (s *Store) init() {
 	if s.live == nil {
 		s.live = make(map[kakutei.ID]*live)
@@ -73,10 +71,6 @@ func (s *Store) Claim(ctx context.Context, claims []kakutei.Claim) ([]kakutei.De
 	for i, c := range claims {
 		if err := c.Validate(); err != nil {
 			out[i] = kakutei.Decision{Err: err}
-			continue
-		}
-		if c.Owner == "" || c.Lease <= 0 {
-			out[i] = kakutei.Decision{Err: errors.Join(kakutei.ErrInvalid, errNoLease)}
 			continue
 		}
 		d, change := kakutei.Decide(s.record(c.ID()), c)

@@ -16,7 +16,7 @@ func (s *Store) Claim(ctx context.Context, claims []kakutei.Claim) ([]kakutei.De
 	out := make([]kakutei.Decision, len(claims))
 	todo := make([]int, 0, len(claims))
 	for i, c := range claims {
-		if err := validate(c); err != nil {
+		if err := c.Validate(); err != nil {
 			out[i].Err = err
 			continue
 		}
@@ -47,16 +47,6 @@ func before(a, b kakutei.ID) bool {
 		return a.Scope < b.Scope
 	}
 	return a.Key < b.Key
-}
-
-func validate(c kakutei.Claim) error {
-	if err := c.Validate(); err != nil {
-		return err
-	}
-	if c.Owner == "" || c.Lease <= 0 || c.Lease > kakutei.MaxLease {
-		return fmt.Errorf("%w: a claim needs an owner and a lease above zero and at most %v", kakutei.ErrInvalid, kakutei.MaxLease)
-	}
-	return nil
 }
 
 // claimOnce decides the claims in todo and returns those that must start again.

@@ -108,17 +108,7 @@ func pipeline(ctx context.Context, conn *pgx.Conn, stmts []statement) (err error
 		if err != nil {
 			return err
 		}
-		for found.Next() {
-			if st.scan == nil {
-				continue
-			}
-			if err := st.scan(found); err != nil {
-				found.Close()
-				return err
-			}
-		}
-		found.Close()
-		if err := found.Err(); err != nil {
+		if err := each(found, st.scan); err != nil {
 			return err
 		}
 	}
@@ -126,6 +116,21 @@ func pipeline(ctx context.Context, conn *pgx.Conn, stmts []statement) (err error
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
+}
+
+// each gives every row of found to scan, unless that is nil, and closes found.
+func each(found pgx.Rows, scan func(rows) error) error {
+	defer found.Close()
+	for found.Next() {
+		if scan == nil {
+			continue
+		}
+		if err := scan(found); err != nil {
+			return err
+		}
+	}
+	found.Close() // only then the error is complete
+	return found.Err()
 }
 
 func (d pgxDoor) exec(ctx context.Context, query string, args ...any) (int64, error) {
@@ -138,13 +143,7 @@ func (d pgxDoor) query(ctx context.Context, st statement) error {
 	if err != nil {
 		return err
 	}
-	defer found.Close()
-	for found.Next() {
-		if err := st.scan(found); err != nil {
-			return err
-		}
-	}
-	return found.Err()
+	return each(found, st.scan)
 }
 
 func (d pgxDoor) begin(ctx context.Context, note func(error)) (handlerTx, error) {

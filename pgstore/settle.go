@@ -22,8 +22,8 @@ func (s *Store) Renew(ctx context.Context, renewals []kakutei.Renewal) ([]error,
 		if !usable(r.ID) {
 			continue
 		}
-		if r.Lease <= 0 || r.Lease > kakutei.MaxLease {
-			out[i] = fmt.Errorf("%w: a lease of %v", kakutei.ErrInvalid, r.Lease)
+		if err := r.Validate(); err != nil {
+			out[i] = err
 			continue
 		}
 		renewed = append(renewed, i)

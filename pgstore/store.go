@@ -146,7 +146,6 @@ const (
 	codeNoSchema       = "3F000"
 	codeDuplicateTable = "42P07"
 	codeDuplicateObj   = "42710"
-	codeInUse          = "55006"
 
 	codeFailedTransaction = "25P02"
 )

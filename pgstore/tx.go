@@ -28,16 +28,7 @@ func (t pgxTx) run(ctx context.Context, stmts []statement) error {
 		if err != nil {
 			return err
 		}
-		for found.Next() {
-			if st.scan != nil {
-				if err := st.scan(found); err != nil {
-					found.Close()
-					return err
-				}
-			}
-		}
-		found.Close()
-		if err := found.Err(); err != nil {
+		if err := each(found, st.scan); err != nil {
 			return err
 		}
 	}
@@ -78,7 +69,6 @@ func (t sqlTx) rollback(context.Context) error {
 type transaction struct {
 	s   *Store
 	ctx context.Context // of the attempt
-	ref kakutei.Ref
 
 	conflict atomic.Bool // the database refused a statement of the handler
 
@@ -140,8 +130,8 @@ func (t *transaction) note(err error) {
 }
 
 // Begin implements [kakutei.Transactor].
-func (s *Store) Begin(ctx context.Context, ref kakutei.Ref) (kakutei.Transaction, error) {
-	return &transaction{s: s, ctx: ctx, ref: ref}, nil
+func (s *Store) Begin(ctx context.Context, _ kakutei.Ref) (kakutei.Transaction, error) {
+	return &transaction{s: s, ctx: ctx}, nil
 }
 
 // Context implements [kakutei.Transaction].
@@ -155,11 +145,7 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 	defer t.mu.Unlock()
 	t.over = true
 	if t.tx == nil { // nothing was written: settle with everybody else's
-		errs, err := t.s.Settle(ctx, []kakutei.Settlement{x})
-		if err == nil {
-			err = errs[0]
-		}
-		return err
+		return t.s.settleOne(ctx, x)
 	}
 	defer t.rollBack() // after the commit, it gives the connection back
 	err := t.s.settleIn(ctx, t.tx, x)
@@ -176,11 +162,7 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 		// A statement of the handler failed, and the handler answered accordingly.
 		// The answer stands, without what was written before the failure.
 		t.rollBack()
-		errs, err := t.s.Settle(ctx, []kakutei.Settlement{x})
-		if err == nil {
-			err = errs[0]
-		}
-		return err
+		return t.s.settleOne(ctx, x)
 	case sqlState(err) == codeFailedTransaction:
 		t.rollBack()
 		return fmt.Errorf("%w: pgstore: the handler answered with success although a statement of its transaction had failed; nothing was kept", kakutei.ErrInvalid)
@@ -194,6 +176,15 @@ func (t *transaction) Commit(ctx context.Context, x kakutei.Settlement) error {
 		return fmt.Errorf("%w: %w", kakutei.ErrConflict, err)
 	}
 	return fmt.Errorf("pgstore: settle: %w", err)
+}
+
+// settleOne settles an attempt in a transaction of its own.
+func (s *Store) settleOne(ctx context.Context, x kakutei.Settlement) error {
+	errs, err := s.Settle(ctx, []kakutei.Settlement{x})
+	if err != nil {
+		return err
+	}
+	return errs[0]
 }
 
 // settleIn settles an attempt within a transaction.

@@ -14,7 +14,7 @@ func (s *Store) Claim(ctx context.Context, claims []kakutei.Claim) ([]kakutei.De
 	out := make([]kakutei.Decision, len(claims))
 	var writing []int
 	for i, c := range claims {
-		if err := validate(c); err != nil {
+		if err := c.Validate(); err != nil {
 			out[i].Err = err
 			continue
 		}
@@ -50,16 +50,6 @@ func (s *Store) Claim(ctx context.Context, claims []kakutei.Claim) ([]kakutei.De
 		return nil, fmt.Errorf("sqlite: claim: %w", err)
 	}
 	return out, nil
-}
-
-func validate(c kakutei.Claim) error {
-	if err := c.Validate(); err != nil {
-		return err
-	}
-	if c.Owner == "" || c.Lease <= 0 || c.Lease > kakutei.MaxLease {
-		return fmt.Errorf("%w: a claim needs an owner and a lease above zero and at most %v", kakutei.ErrInvalid, kakutei.MaxLease)
-	}
-	return nil
 }
 
 // claim decides one claim and writes what the decision asks for. The
@@ -101,8 +91,8 @@ func (s *Store) Renew(ctx context.Context, renewals []kakutei.Renewal) ([]error,
 	out := make([]error, len(renewals))
 	err := s.do(ctx, func(ctx context.Context, tx *group) error {
 		for i, r := range renewals {
-			if r.Lease <= 0 || r.Lease > kakutei.MaxLease {
-				out[i] = fmt.Errorf("%w: a lease of %v", kakutei.ErrInvalid, r.Lease)
+			if err := r.Validate(); err != nil {
+				out[i] = err
 				continue
 			}
 			n, err := tx.exec(ctx, tx.s.writes.renew, r.Scope, r.Key, r.Owner, r.Attempt, tx.now, tx.now+kakutei.Millis(r.Lease))

@@ -128,10 +128,6 @@ func newest(jobs []*job) context.Context {
 }
 
 func (s *Store) clock(ctx context.Context, tx *sql.Tx) (ms int64, err error) {
-	if s.writes.now == nil {
-		err = tx.QueryRowContext(ctx, queryNow).Scan(&ms)
-		return ms, err
-	}
 	err = tx.StmtContext(ctx, s.writes.now).QueryRowContext(ctx).Scan(&ms)
 	return ms, err
 }

@@ -57,9 +57,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%v; see %q", err, cmd.CommandPath()+" --help")
 	})
-	root.AddCommand(p.proxyCommand(), p.migrateCommand())
-	root.AddCommand(p.demoCommand())
-	root.AddCommand(p.benchCommand())
+	root.AddCommand(p.proxyCommand(), p.migrateCommand(), p.demoCommand(), p.benchCommand())
 	ran := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
 
@@ -69,11 +67,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitDone
 	case errors.Is(err, errNo):
 		return exitNo
-	case errors.Is(err, errUsage) || !ran: // cobra refuses unknown commands and arguments before anything runs
-		fmt.Fprintln(stderr, "kakutei:", oneLine(err))
-		return exitUsage
 	}
 	fmt.Fprintln(stderr, "kakutei:", oneLine(err))
+	if errors.Is(err, errUsage) || !ran { // cobra refuses unknown commands and arguments before anything runs
+		return exitUsage
+	}
 	return exitNo
 }
 
